@@ -1,0 +1,24 @@
+// Closed-form sizes of a Llama: parameters, what its layers save, and the largest transient of a pass.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "spec/job_spec.h"
+#include "worker/core/quant/recipe.h"
+
+namespace coat {
+
+// Elements of every parameter in registry order (the optimizer's groups never cross a tensor's border, so its bytes are a
+// sum over these).
+std::vector<std::int64_t> parameter_sizes(const spec::ModelSpec& model);
+std::int64_t parameter_count(const spec::ModelSpec& model);
+
+// Bytes saved for backward by one decoder layer for `tokens` tokens (COAT.md 1.4's table, for this recipe).
+std::int64_t saved_bytes_of_layer(const spec::ModelSpec& model, const Recipe& recipe, std::int64_t tokens);
+// ... by the whole model, with the final norm and the embedding's tokens.
+std::int64_t saved_bytes_of_model(const spec::ModelSpec& model, const Recipe& recipe, std::int64_t tokens);
+// The largest sum of tensors alive at once in forward_backward beside parameters, gradients and what is saved.
+std::int64_t workspace_bytes(const spec::ModelSpec& model, const Recipe& recipe, std::int64_t tokens);
+
+}  // namespace coat

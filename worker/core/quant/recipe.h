@@ -1,0 +1,35 @@
+// A precision recipe: which format every tensor of a training step has. Layers ask this struct and never its name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "worker/core/quant/format.h"
+
+namespace coat {
+
+struct Recipe {
+  std::string name;
+
+  TensorFormat linear_operand;    // activations and weights that enter a product in forward, and again in backward
+  TensorFormat linear_gradient;   // output gradients that enter the products of backward
+  TensorFormat saved_nonlinear;   // inputs of norms, gate and up: what the non-linear layers read, forward and backward
+  TensorFormat saved_attention;   // q, k, v after RoPE and the attention output
+
+  // What is saved although backward could recompute it from the saved inputs above.
+  bool save_norm_output = false;
+  bool save_activation = false;  // silu(gate)
+  bool save_product = false;     // silu(gate) * up
+
+  MomentFormat moment1;
+  MomentFormat moment2;
+
+  bool operator==(const Recipe&) const = default;
+};
+
+// The preset of that name; throws SpecError(field "recipe") with the list of names.
+const Recipe& recipe(const std::string& name);
+// The default first.
+std::vector<std::string> recipe_preset_names();
+
+}  // namespace coat
