@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 
@@ -11,6 +10,7 @@
 #include "spec/job_spec.h"
 #include "worker/core/base/parameter.h"
 #include "worker/core/kernels/api/kernels.h"
+#include "worker/core/layers/quantization_probe.h"
 #include "worker/core/quant/recipe.h"
 
 namespace coat {
@@ -22,12 +22,6 @@ struct MicroBatch {
   at::Tensor mask;     // FP32, 1 where the target counts; undefined: all do
   std::int64_t sequences = 0;
   std::int64_t length = 0;
-};
-
-// Where layers add up the quantization error of what they store, by tensor class ("activation", "weight", "gradient").
-// Handed in on the steps where it is measured; nullptr otherwise.
-struct QuantizationProbe {
-  std::map<std::string, kernels::ErrorSums> classes;
 };
 
 class LanguageModel {

@@ -18,7 +18,13 @@ std::int64_t parameter_count(const spec::ModelSpec& model);
 std::int64_t saved_bytes_of_layer(const spec::ModelSpec& model, const Recipe& recipe, std::int64_t tokens);
 // ... by the whole model, with the final norm and the embedding's tokens.
 std::int64_t saved_bytes_of_model(const spec::ModelSpec& model, const Recipe& recipe, std::int64_t tokens);
-// The largest sum of tensors alive at once in forward_backward beside parameters, gradients and what is saved.
-std::int64_t workspace_bytes(const spec::ModelSpec& model, const Recipe& recipe, std::int64_t tokens);
+
+// One micro-batch: tokens = sequences * length.
+struct BatchShape {
+  std::int64_t sequences = 0;
+  std::int64_t length = 0;
+};
+// What forward_backward holds at its peak beside parameters, gradients and saved_bytes_of_model.
+std::int64_t workspace_bytes(const spec::ModelSpec& model, const Recipe& recipe, const BatchShape& batch);
 
 }  // namespace coat

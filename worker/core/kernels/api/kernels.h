@@ -61,6 +61,7 @@ struct SwigluBackwardArgs {
   ConstMatrix gate;
   ConstMatrix up;
   ConstMatrix dproduct;   // BF16
+  ConstMatrix activation; // optional (data == nullptr: recomputed in FP32): silu(gate) as it was saved; dup reads it
   Matrix dgate;           // BF16: dproduct * up * (sig + x sig (1 - sig)); d_silu stays FP32 (fact 30: silu is FP32)
   Matrix dup;             // BF16: dproduct * silu(gate)
   float* dgate_amax_out = nullptr;
