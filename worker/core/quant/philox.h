@@ -1,0 +1,62 @@
+// Philox4x32-10, the counter-based random generator of Salmon et al., "Parallel Random Numbers: As Easy as 1,
+// 2, 3" (SC 2011): a pure function of (counter, key), so that a number depends on what it is for and never on
+// who drew before.
+#pragma once
+
+#include <cstdint>
+
+namespace coat {
+
+struct PhiloxBlock {
+  std::uint32_t word[4];
+};
+
+struct PhiloxKey {
+  std::uint32_t word[2];
+};
+
+inline PhiloxBlock philox4x32(PhiloxBlock counter, PhiloxKey key) {
+  std::uint32_t c0 = counter.word[0], c1 = counter.word[1], c2 = counter.word[2], c3 = counter.word[3];
+  std::uint32_t k0 = key.word[0], k1 = key.word[1];
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0;
+    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c2;
+    const auto high0 = static_cast<std::uint32_t>(p0 >> 32), low0 = static_cast<std::uint32_t>(p0);
+    const auto high1 = static_cast<std::uint32_t>(p1 >> 32), low1 = static_cast<std::uint32_t>(p1);
+    c0 = high1 ^ c1 ^ k0;
+    c1 = low1;
+    c2 = high0 ^ c3 ^ k1;
+    c3 = low0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// [0, 1) with 24 bits, exact in FP32.
+inline float philox_uniform(std::uint32_t word) {
+  return static_cast<float>(static_cast<std::int32_t>(word >> 8)) * 0x1p-24f;
+}
+
+// The stream that rounds one moment (1 or 2) of one parameter at one step. Element i of the whole parameter
+// takes word i % 4 of the block whose counter is (i / 4 low, i / 4 high, step low, 2 id + moment - 1); the
+// key is the seed, its upper half xor the upper half of the step.
+struct PhiloxStream {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  std::uint32_t parameter = 0;
+  int moment = 1;
+
+  PhiloxKey key() const {
+    return {{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>((seed ^ step) >> 32)}};
+  }
+  PhiloxBlock counter(std::uint64_t block) const {
+    return {{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+             static_cast<std::uint32_t>(step), 2 * parameter + static_cast<std::uint32_t>(moment - 1)}};
+  }
+  float uniform(std::uint64_t index) const {
+    return philox_uniform(philox4x32(counter(index / 4), key()).word[index % 4]);
+  }
+};
+
+}  // namespace coat

@@ -1,0 +1,60 @@
+#include "worker/core/quant/recipe.h"
+
+#include "worker/core/base/error.h"
+
+namespace coat {
+namespace {
+
+constexpr TensorFormat kBf16Matrix{Format::kBf16, Scaling::kNone, 0, Format::kFp32};
+
+// Saved activations in FP8 with nothing saved twice, gradients in E5M2, moments in expanded E4M3.
+Recipe coat_recipe() {
+  Recipe recipe;
+  recipe.name = "coat";
+  recipe.linear_operand = {Format::kE4M3, Scaling::kTensor, 0, Format::kFp32};
+  recipe.linear_gradient = {Format::kE5M2, Scaling::kTensor, 0, Format::kFp32};
+  recipe.saved_nonlinear = {Format::kE4M3, Scaling::kGroup, 16, Format::kBf16};
+  recipe.saved_attention = kBf16Matrix;
+  recipe.moment1.format = Format::kE4M3;
+  recipe.moment1.rounding = Rounding::kStochastic;
+  recipe.moment2 = recipe.moment1;
+  return recipe;
+}
+
+// Ordinary mixed precision: BF16 products, FP32 master weights and moments, every intermediate result kept.
+Recipe bf16_recipe() {
+  Recipe recipe;
+  recipe.name = "bf16";
+  recipe.linear_operand = kBf16Matrix;
+  recipe.linear_gradient = kBf16Matrix;
+  recipe.saved_nonlinear = kBf16Matrix;
+  recipe.saved_attention = kBf16Matrix;
+  recipe.save_norm_output = true;
+  recipe.save_activation = true;
+  recipe.save_product = true;
+  return recipe;
+}
+
+const std::vector<Recipe>& presets() {
+  static const std::vector<Recipe> all = {coat_recipe(), bf16_recipe()};
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> recipe_preset_names() {
+  std::vector<std::string> names;
+  for (const Recipe& preset : presets()) names.push_back(preset.name);
+  return names;
+}
+
+const Recipe& recipe(const std::string& name) {
+  std::string known;
+  for (const Recipe& preset : presets()) {
+    if (preset.name == name) return preset;
+    known += (known.empty() ? "" : ", ") + preset.name;
+  }
+  throw SpecError("recipe", "there is no recipe '" + name + "'", "use one of: " + known);
+}
+
+}  // namespace coat
