@@ -33,6 +33,7 @@ endif()
 
 if(COAT_TRAINER)
   find_package(CLI11 REQUIRED)
+  find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # SHA-256 of checkpoints and data
   set(_torch ${COAT_PYTHON_SITE}/torch)
   if(NOT EXISTS ${_torch}/lib/libtorch_cpu.so)
     message(FATAL_ERROR "libtorch is not below '${COAT_PYTHON_SITE}': run deploy/setup first, "
