@@ -22,13 +22,16 @@ std::string kind_of(const Json& value) {
 }
 
 // The number that a text with a unit begins with ("10 steps"), for the fix.
-std::string leading_number(const Json& value) {
+std::string leading_number(const Json& value, bool whole) {
+  constexpr double kExactIntegers = 9e15;
   if (!value.is_string()) return {};
   const std::string text = value.get<std::string>();
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc{} || !std::isfinite(number)) return {};
-  return number_text(number);
+  if (!whole) return number_text(number);
+  if (std::abs(number) > kExactIntegers || number != std::floor(number)) return {};
+  return std::to_string(static_cast<std::int64_t>(number));
 }
 
 template <typename Integer>
@@ -81,7 +84,7 @@ bool read(const Json& value, std::string& out) {
 }
 
 std::string wanted(const IntegerRule& rule, const Json& value) {
-  const std::string number = leading_number(value);
+  const std::string number = leading_number(value, true);
   if (number.empty())
     return "write a whole number, for example " + std::to_string(std::max<std::int64_t>(rule.min, 1));
   return "write a whole number without a unit, for example " + number;
@@ -90,7 +93,7 @@ std::string wanted(const SeedRule&, const Json&) {
   return "write a whole number from 0 to 18446744073709551615";
 }
 std::string wanted(const RealRule& rule, const Json& value) {
-  const std::string number = leading_number(value);
+  const std::string number = leading_number(value, false);
   if (number.empty())
     return "write a number, for example " +
            number_text(rule.above_min ? rule.max > 1 ? 1.0 : 1e-5 : rule.min);

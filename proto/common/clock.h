@@ -36,11 +36,7 @@ class ManualClock : public Clock {
  private:
   mutable std::mutex mutex_;
   std::chrono::nanoseconds offset_{0};
-  struct Waiter {
-    std::condition_variable* condition;
-    std::mutex* mutex;
-  };
-  std::vector<Waiter> waiters_;
+  std::vector<std::condition_variable*> waiters_;  // one entry a call of wait_until in progress
 };
 
 }  // namespace coat

@@ -25,6 +25,7 @@ class Metrics {
  public:
   // `program` and `version` label coat_build_info.
   explicit Metrics(const std::string& program, const std::string& version, std::size_t max_series = 50000);
+  ~Metrics();
 
   void set_gauge(const std::string& name, const std::string& help, const MetricLabels& labels, double value);
   void add_counter(const std::string& name, const std::string& help, const MetricLabels& labels, double by = 1);
@@ -38,8 +39,9 @@ class Metrics {
 
  private:
   struct Series;
-  template <typename T>
-  struct Families;
+  bool has_room_locked();
+  void remove_locked(const std::string& name, const Series& series);
+
   mutable std::mutex mutex_;
   std::shared_ptr<prometheus::Registry> registry_;
   std::size_t max_series_;
