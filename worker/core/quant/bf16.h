@@ -1,4 +1,5 @@
-// BF16: the upper half of an FP32. Branch-free, so that loops over these functions vectorise.
+// BF16: the upper half of an FP32. Branch-free, so that loops over these functions vectorise; constexpr, here and in the
+// other codecs of this folder, so that CUDA kernels call the same code.
 #pragma once
 
 #include <bit>
@@ -6,12 +7,12 @@
 
 namespace coat {
 
-inline float decode_bf16(std::uint16_t code) {
+constexpr float decode_bf16(std::uint16_t code) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(code) << 16);
 }
 
 // Round to nearest even; a NaN stays a (quiet) NaN.
-inline std::uint16_t encode_bf16(float value) {
+constexpr std::uint16_t encode_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto magnitude = static_cast<std::int32_t>(bits & 0x7FFFFFFFu);
   const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
@@ -20,6 +21,6 @@ inline std::uint16_t encode_bf16(float value) {
 }
 
 // The value after a round trip through BF16.
-inline float round_bf16(float value) { return decode_bf16(encode_bf16(value)); }
+constexpr float round_bf16(float value) { return decode_bf16(encode_bf16(value)); }
 
 }  // namespace coat

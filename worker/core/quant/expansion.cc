@@ -45,13 +45,4 @@ ExpansionRange::ExpansionRange(double bound) {
   }
 }
 
-int ExpansionRange::k16(float amax, float amin) const {
-  const double ratio = static_cast<double>(amax) / static_cast<double>(amin);
-  int k16 = 0;
-  for (int step = 128; step > 0; step >>= 1) {
-    k16 += ratio <= largest_ratio_[static_cast<std::size_t>(k16 + step)] ? step : 0;
-  }
-  return std::max(k16, kMinK16);
-}
-
 }  // namespace coat

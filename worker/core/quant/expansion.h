@@ -33,23 +33,33 @@ class ExpansionTable {
   std::array<Row, 256> boundaries_;
 };
 
+// The largest k16 whose limit in `largest_ratios` (256 falling values) holds R = amax / amin, at least kMinK16.
+constexpr int expanded_k16(const double* largest_ratios, float amax, float amin) {
+  const double ratio = static_cast<double>(amax) / static_cast<double>(amin);
+  int k16 = 0;
+  for (int step = 128; step > 0; step >>= 1) k16 += ratio <= largest_ratios[k16 + step] ? step : 0;
+  return k16 > kMinK16 ? k16 : kMinK16;
+}
+
 // k from the range of a group: k16 = floor(16 log2(bound) / log2(R)) within [kMinK16, kMaxK16], R = amax /
 // amin over non-zero magnitudes. Compares R with bound^(16 / k16), made once: no logarithm that two devices
 // might round differently.
 class ExpansionRange {
  public:
   explicit ExpansionRange(double bound);
-  int k16(float amax, float amin) const;
+  int k16(float amax, float amin) const { return expanded_k16(largest_ratio_.data(), amax, amin); }
+  // 256 values: [k16] is the largest R that k16 may have.
+  const double* largest_ratios() const { return largest_ratio_.data(); }
 
  private:
-  std::array<double, 256> largest_ratio_;  // [k16]: the largest R that k16 may have
+  std::array<double, 256> largest_ratio_;
 };
 
 // Both encoders take ratio = |x| / amax, at most 1, and a row of 128, and return a magnitude code.
 // Branch-free.
 
 // To nearest, ties to the even code.
-inline std::int32_t nearest_expanded_code(const float* boundaries, float ratio) {
+constexpr std::int32_t nearest_expanded_code(const float* boundaries, float ratio) {
   std::int32_t code = 0;
   for (std::int32_t step = 64; step > 0; step >>= 1) code += boundaries[code + step - 1] < ratio ? step : 0;
   return code + (boundaries[code] == ratio ? code & 1 : 0);
@@ -57,7 +67,7 @@ inline std::int32_t nearest_expanded_code(const float* boundaries, float ratio) 
 
 // Up with p = (ratio - lo) / (hi - lo), where lo and hi are the neighbouring decoded values and `uniform`
 // lies in [0, 1): unbiased in the value itself (COAT.md 5.4).
-inline std::int32_t stochastic_expanded_code(const float* values, float ratio, float uniform) {
+constexpr std::int32_t stochastic_expanded_code(const float* values, float ratio, float uniform) {
   std::int32_t code = 0;
   for (std::int32_t step = 64; step > 0; step >>= 1) code += values[code + step] <= ratio ? step : 0;
   code = code < kExpandedCodes - 1 ? code : kExpandedCodes - 2;

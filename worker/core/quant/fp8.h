@@ -27,7 +27,7 @@ using E4M3Layout = Fp8Layout<3, 7, 0x7E>;
 using E5M2Layout = Fp8Layout<2, 15, 0x7B>;
 
 template <typename Layout>
-inline std::uint8_t encode_fp8(float value) {
+constexpr std::uint8_t encode_fp8(float value) {
   const auto bits = std::bit_cast<std::int32_t>(value);
   const std::int32_t magnitude = bits & 0x7FFFFFFF;
   const std::int32_t clamped = magnitude < Layout::kMaxBits ? magnitude : Layout::kMaxBits;
@@ -41,13 +41,13 @@ inline std::uint8_t encode_fp8(float value) {
   return static_cast<std::uint8_t>(magnitude > 0x7F800000 ? 0x7F : finite);
 }
 
-inline std::uint8_t encode_e4m3(float value) { return encode_fp8<E4M3Layout>(value); }
-inline std::uint8_t encode_e5m2(float value) { return encode_fp8<E5M2Layout>(value); }
+constexpr std::uint8_t encode_e4m3(float value) { return encode_fp8<E4M3Layout>(value); }
+constexpr std::uint8_t encode_e5m2(float value) { return encode_fp8<E5M2Layout>(value); }
 
 // A subnormal code is read as the normal number of the exponent above, less that exponent's leading one: no
 // FP32 subnormal appears on the way.
 template <typename Layout>
-inline float decode_fp8_finite(std::int32_t code) {
+constexpr float decode_fp8_finite(std::int32_t code) {
   const std::int32_t fields = (code & 0x7F) << Layout::kShift;
   const float normal = std::bit_cast<float>(fields + Layout::kRebias);
   const float subnormal =
@@ -55,14 +55,14 @@ inline float decode_fp8_finite(std::int32_t code) {
   return fields < (1 << 23) ? subnormal : normal;
 }
 
-inline float decode_e4m3(std::uint8_t code) {
+constexpr float decode_e4m3(std::uint8_t code) {
   const float finite = decode_fp8_finite<E4M3Layout>(code);
   const float magnitude = (code & 0x7F) == 0x7F ? std::numeric_limits<float>::quiet_NaN() : finite;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) |
                               (static_cast<std::uint32_t>(code & 0x80) << 24));
 }
 
-inline float decode_e5m2(std::uint8_t code) {
+constexpr float decode_e5m2(std::uint8_t code) {
   const auto finite = std::bit_cast<std::int32_t>(decode_fp8_finite<E5M2Layout>(code));
   const std::int32_t special = ((code & 0x7F) << E5M2Layout::kShift) | 0x7F800000;
   const std::int32_t magnitude = (code & 0x7F) > E5M2Layout::kMaxFiniteCode ? special : finite;

@@ -15,7 +15,7 @@ struct PhiloxKey {
   std::uint32_t word[2];
 };
 
-inline PhiloxBlock philox4x32(PhiloxBlock counter, PhiloxKey key) {
+constexpr PhiloxBlock philox4x32(PhiloxBlock counter, PhiloxKey key) {
   std::uint32_t c0 = counter.word[0], c1 = counter.word[1], c2 = counter.word[2], c3 = counter.word[3];
   std::uint32_t k0 = key.word[0], k1 = key.word[1];
   for (int round = 0; round < 10; ++round) {
@@ -34,7 +34,7 @@ inline PhiloxBlock philox4x32(PhiloxBlock counter, PhiloxKey key) {
 }
 
 // [0, 1) with 24 bits, exact in FP32.
-inline float philox_uniform(std::uint32_t word) {
+constexpr float philox_uniform(std::uint32_t word) {
   return static_cast<float>(static_cast<std::int32_t>(word >> 8)) * 0x1p-24f;
 }
 
@@ -47,14 +47,14 @@ struct PhiloxStream {
   std::uint32_t parameter = 0;
   int moment = 1;
 
-  PhiloxKey key() const {
+  constexpr PhiloxKey key() const {
     return {{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>((seed ^ step) >> 32)}};
   }
-  PhiloxBlock counter(std::uint64_t block) const {
+  constexpr PhiloxBlock counter(std::uint64_t block) const {
     return {{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
              static_cast<std::uint32_t>(step), 2 * parameter + static_cast<std::uint32_t>(moment - 1)}};
   }
-  float uniform(std::uint64_t index) const {
+  constexpr float uniform(std::uint64_t index) const {
     return philox_uniform(philox4x32(counter(index / 4), key()).word[index % 4]);
   }
 };

@@ -12,7 +12,7 @@ inline constexpr float kMinScale = 0x1p-126f;
 
 // scale = max(amax, kMinScale * largest) / largest, with the format's largest value; NaN and Inf stay
 // visible.
-inline float scale_from_amax(float amax, float largest) {
+constexpr float scale_from_amax(float amax, float largest) {
   const float scale = amax / largest;
   return scale < kMinScale ? kMinScale : scale;
 }
@@ -21,7 +21,7 @@ inline float scale_from_amax(float amax, float largest) {
 // every code is the nearest to its value on the grid that decoding will use, which is more accurate than
 // COAT.md 1.4. Rounding a scale down to BF16 brings |x| / scale to 448.9 at most, which still rounds to 448
 // (fact 23).
-inline float stored_scale(float scale, Format scale_format) {
+constexpr float stored_scale(float scale, Format scale_format) {
   return scale_format == Format::kBf16 ? round_bf16(scale) : scale;
 }
 
