@@ -1,0 +1,145 @@
+#include "worker/core/layers/attention.h"
+
+#include "worker/core/layers/linear.h"
+
+namespace coat::layers {
+namespace {
+
+void rotate(const LayerContext& context, const AttentionWeights& weights, const AttentionShape& shape,
+            const at::Tensor& x, bool inverse) {
+  context.kernels.rope({.x = matrix_of(x),
+                        .heads = x.size(1) / shape.head_dim,
+                        .head_dim = shape.head_dim,
+                        .sequence_length = shape.length,
+                        .theta = weights.rope_theta,
+                        .inverse = inverse},
+                       context.stream);
+}
+
+at::Tensor project(const LayerContext& context, const Operand& x, const Parameter& weight) {
+  at::Tensor y = empty_bf16(context, x.rows.view().rows, weight.value.size(0));
+  linear_forward(context, x, weight, matrix_of(y));
+  return y;
+}
+
+StoredTensor store(const LayerContext& context, const at::Tensor& value) {
+  const BoundedTensor source{value, {}};
+  return make_measured_operand(context, source, context.recipe.saved_attention, OperandUse::kForward,
+                               TensorClass::kActivation)
+      .rows;
+}
+
+// The attention output as the output product reads it.
+Operand output_operand(const LayerContext& context, const StoredTensor& out, OperandUse use) {
+  at::Tensor value = out.data;
+  if (out.format != kPlainBf16) {
+    value = empty_bf16(context, out.view().rows, out.view().cols);
+    context.kernels.dequantize(out.view(), matrix_of(value), context.stream);
+  }
+  const BoundedTensor source{value, {}};
+  const TensorFormat& format = context.recipe.linear_operand;
+  if (use == OperandUse::kBackward) return make_operand(context, source, format, use);
+  return make_measured_operand(context, source, format, use, TensorClass::kActivation);
+}
+
+struct QkvGradients {
+  at::Tensor q, k, v;  // BF16, before rotary positions
+};
+
+QkvGradients core_backward(const LayerContext& context, const AttentionWeights& weights, const AttentionShape& shape,
+                           const AttentionSaved& saved, const at::Tensor& d_out) {
+  QkvGradients d{empty_bf16(context, shape.tokens(), shape.width()),
+                 empty_bf16(context, shape.tokens(), shape.kv_width()),
+                 empty_bf16(context, shape.tokens(), shape.kv_width())};
+  attention_core(context.device)
+      .backward(context, {.shape = shape,
+                          .q = saved.q.view(),
+                          .k = saved.k.view(),
+                          .v = saved.v.view(),
+                          .out = saved.out.view(),
+                          .log_sum_exp = saved.log_sum_exp,
+                          .d_out = matrix_of(d_out),
+                          .dq = matrix_of(d.q),
+                          .dk = matrix_of(d.k),
+                          .dv = matrix_of(d.v)});
+  rotate(context, weights, shape, d.q, /*inverse=*/true);
+  rotate(context, weights, shape, d.k, /*inverse=*/true);
+  return d;
+}
+
+}  // namespace
+
+std::int64_t AttentionSaved::bytes() const {
+  return norm.bytes() + norm_output.bytes() + q.bytes() + k.bytes() + v.bytes() + out.bytes() +
+         static_cast<std::int64_t>(log_sum_exp.nbytes());
+}
+
+at::Tensor attention_forward(const LayerContext& context, const AttentionWeights& weights, const AttentionShape& shape,
+                             const StoredTensor& x, AttentionSaved& saved) {
+  const TensorFormat& format = context.recipe.linear_operand;
+  {
+    const OperandUse use = context.recipe.save_norm_output ? OperandUse::kBackward : OperandUse::kForward;
+    Operand operand = make_measured_operand(
+        context, rms_norm_forward(context, *weights.norm, weights.norm_eps, x, format, saved.norm), format, use,
+        TensorClass::kActivation);
+    const at::Tensor q = project(context, operand, *weights.q);
+    const at::Tensor k = project(context, operand, *weights.k);
+    rotate(context, weights, shape, q, /*inverse=*/false);
+    rotate(context, weights, shape, k, /*inverse=*/false);
+    saved.q = store(context, q);
+    saved.k = store(context, k);
+    saved.v = store(context, project(context, operand, *weights.v));
+    if (context.recipe.save_norm_output) {
+      operand.keep_for_weight_gradient();
+      saved.norm_output = operand;
+    }
+  }
+  saved.out = empty_stored(context.recipe.saved_attention, shape.tokens(), shape.width(), context.device);
+  saved.log_sum_exp = empty_fp32(context, {shape.tokens(), shape.heads});
+  attention_core(context.device)
+      .forward(context, {.shape = shape,
+                         .q = saved.q.view(),
+                         .k = saved.k.view(),
+                         .v = saved.v.view(),
+                         .out = saved.out.view(),
+                         .log_sum_exp = saved.log_sum_exp});
+  const Operand out = output_operand(context, saved.out, OperandUse::kForward);
+  return project(context, out, *weights.o);
+}
+
+at::Tensor attention_backward(const LayerContext& context, const AttentionWeights& weights,
+                              const AttentionShape& shape, const AttentionSaved& saved, const BoundedTensor& dy) {
+  at::Tensor d_out = empty_bf16(context, shape.tokens(), shape.width());
+  {
+    const Operand gradient = gradient_operand(context, dy);
+    linear_backward_weight(context, gradient, output_operand(context, saved.out, OperandUse::kBackward), *weights.o);
+    linear_backward_input(context, gradient, *weights.o, matrix_of(d_out), /*accumulate=*/false);
+  }
+  QkvGradients d = core_backward(context, weights, shape, saved, d_out);
+  d_out.reset();
+
+  Operand x = saved.norm_output;
+  if (!x.defined()) {
+    const TensorFormat& format = context.recipe.linear_operand;
+    x = make_operand(context, rms_norm_recompute(context, *weights.norm, weights.norm_eps, format, saved.norm),
+                     format, OperandUse::kBackward);
+  }
+  at::Tensor sum = empty_fp32(context, {shape.tokens(), weights.q->value.size(1)});
+  bool accumulate = false;
+  const auto backward_of = [&](at::Tensor& gradient, Parameter& weight) {
+    const Operand operand = gradient_operand(context, {gradient, {}});
+    gradient.reset();
+    linear_backward_weight(context, operand, x, weight);
+    linear_backward_input(context, operand, weight, matrix_of(sum), accumulate);
+    accumulate = true;
+  };
+  backward_of(d.q, *weights.q);
+  backward_of(d.k, *weights.k);
+  backward_of(d.v, *weights.v);
+  x = Operand{};
+  const at::Tensor dx = round_to_bf16(context, sum);
+  sum.reset();
+  return rms_norm_backward(context, *weights.norm, saved.norm, dx);
+}
+
+}  // namespace coat::layers
