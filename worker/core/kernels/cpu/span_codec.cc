@@ -1,0 +1,184 @@
+#include "worker/core/kernels/cpu/span_codec.h"
+
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "worker/core/quant/bf16.h"
+#include "worker/core/quant/fp8.h"
+#include "worker/core/quant/scale.h"
+
+namespace coat::kernels::cpu {
+namespace {
+
+using Code = std::uint8_t;
+
+void decode_e4m3_codes(const Code* __restrict codes, std::int64_t n, float* __restrict out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = decode_e4m3(codes[i]);
+}
+
+void decode_e5m2_codes(const Code* __restrict codes, std::int64_t n, float* __restrict out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = decode_e5m2(codes[i]);
+}
+
+void decode_bf16_values(const std::uint16_t* __restrict codes, std::int64_t n, float* __restrict out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = decode_bf16(codes[i]);
+}
+
+void encode_bf16_values(const float* __restrict in, std::int64_t n, std::uint16_t* __restrict out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = encode_bf16(in[i]);
+}
+
+template <typename Layout>
+void encode_scaled(const float* __restrict in, std::int64_t n, float reciprocal, Code* __restrict out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = encode_fp8<Layout>(in[i] * reciprocal);
+}
+
+// One group of `n` elements; `kN` is n where the compiler shall know it, else 0.
+template <typename Layout, int kN>
+void encode_group(const float* __restrict in, std::int64_t n, const Matrix& matrix, std::int64_t scale_index,
+                  float largest, Code* __restrict out) {
+  const std::int64_t count = kN > 0 ? kN : n;
+  const float amax = std::bit_cast<float>(magnitude_bits(in, count));
+  const float scale = stored_scale(scale_from_amax(amax, largest), matrix.format.scale_format);
+  store_scale(matrix, scale_index, scale);
+  const float reciprocal = 1.0f / scale;
+  for (std::int64_t i = 0; i < count; ++i) out[i] = encode_fp8<Layout>(in[i] * reciprocal);
+}
+
+template <typename Layout>
+void encode_groups(const float* in, std::int64_t n, const Matrix& matrix, std::int64_t row, std::int64_t col,
+                   Code* out) {
+  const std::int64_t group = matrix.format.group;
+  const float largest = max_value(matrix.format.format);
+  std::int64_t scale_index = row * matrix.format.groups_per_row(matrix.cols) + col / group;
+  std::int64_t done = 0;
+  if (group == 16) {
+    for (; done + 16 <= n; done += 16) {
+      encode_group<Layout, 16>(in + done, 16, matrix, scale_index++, largest, out + done);
+    }
+  }
+  for (; done < n; done += group) {
+    encode_group<Layout, 0>(in + done, std::min(group, n - done), matrix, scale_index++, largest, out + done);
+  }
+}
+
+template <typename Layout>
+void encode_fp8_span(const float* in, const Matrix& matrix, std::int64_t row, std::int64_t col,
+                     std::int64_t n, Code* out) {
+  if (matrix.format.scaling == Scaling::kGroup) return encode_groups<Layout>(in, n, matrix, row, col, out);
+  const float scale = matrix.format.scaling == Scaling::kTensor ? load_scale(matrix, 0) : 1.0f;
+  encode_scaled<Layout>(in, n, 1.0f / scale, out);
+}
+
+void scale_groups(const ConstMatrix& matrix, std::int64_t row, std::int64_t col, std::int64_t n,
+                  float* values) {
+  const std::int64_t group = matrix.format.group;
+  std::int64_t scale_index = row * matrix.format.groups_per_row(matrix.cols) + col / group;
+  std::int64_t done = 0;
+  if (group == 16 && col % group == 0) {
+    for (; done + 16 <= n; done += 16) {
+      const float scale = load_scale(matrix, scale_index++);
+      for (std::int64_t i = 0; i < 16; ++i) values[done + i] *= scale;
+    }
+  }
+  while (done < n) {
+    const std::int64_t end = std::min(n, done + group - (col + done) % group);
+    const float scale = load_scale(matrix, scale_index++);
+    for (; done < end; ++done) values[done] *= scale;
+  }
+}
+
+[[noreturn]] void reject(const char* what, const std::string& why) {
+  throw std::logic_error(std::string(what) + " " + why);
+}
+
+}  // namespace
+
+float load_scale(const ConstMatrix& matrix, std::int64_t index) {
+  return matrix.format.scale_format == Format::kBf16
+             ? decode_bf16(static_cast<const std::uint16_t*>(matrix.scale)[index])
+             : static_cast<const float*>(matrix.scale)[index];
+}
+
+void store_scale(const Matrix& matrix, std::int64_t index, float scale) {
+  if (matrix.format.scale_format == Format::kBf16) {
+    static_cast<std::uint16_t*>(matrix.scale)[index] = encode_bf16(scale);
+  } else {
+    static_cast<float*>(matrix.scale)[index] = scale;
+  }
+}
+
+void round_to_bf16(float* values, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) values[i] = round_bf16(values[i]);
+}
+
+void decode_codes(const ConstMatrix& matrix, std::int64_t row, std::int64_t col, std::int64_t n, float* out) {
+  const std::int64_t first = row * matrix.cols + col;
+  switch (matrix.format.format) {
+    case Format::kFp32:
+      std::memcpy(out, static_cast<const float*>(matrix.data) + first,
+                  static_cast<std::size_t>(n) * sizeof(float));
+      return;
+    case Format::kBf16:
+      return decode_bf16_values(static_cast<const std::uint16_t*>(matrix.data) + first, n, out);
+    case Format::kE4M3:
+      return decode_e4m3_codes(static_cast<const Code*>(matrix.data) + first, n, out);
+    case Format::kE5M2:
+      return decode_e5m2_codes(static_cast<const Code*>(matrix.data) + first, n, out);
+  }
+}
+
+void decode_span(const ConstMatrix& matrix, std::int64_t row, std::int64_t col, std::int64_t n, float* out) {
+  decode_codes(matrix, row, col, n, out);
+  if (matrix.format.scaling == Scaling::kGroup) {
+    scale_groups(matrix, row, col, n, out);
+  } else if (matrix.format.scaling == Scaling::kTensor) {
+    const float scale = load_scale(matrix, 0);
+    for (std::int64_t i = 0; i < n; ++i) out[i] *= scale;
+  }
+}
+
+void encode_span(const float* in, const Matrix& matrix, std::int64_t row, std::int64_t col, std::int64_t n) {
+  const std::int64_t first = row * matrix.cols + col;
+  switch (matrix.format.format) {
+    case Format::kFp32:
+      std::memcpy(static_cast<float*>(matrix.data) + first, in, static_cast<std::size_t>(n) * sizeof(float));
+      return;
+    case Format::kBf16:
+      return encode_bf16_values(in, n, static_cast<std::uint16_t*>(matrix.data) + first);
+    case Format::kE4M3:
+      return encode_fp8_span<E4M3Layout>(in, matrix, row, col, n, static_cast<Code*>(matrix.data) + first);
+    case Format::kE5M2:
+      return encode_fp8_span<E5M2Layout>(in, matrix, row, col, n, static_cast<Code*>(matrix.data) + first);
+  }
+}
+
+void require_storable(const ConstMatrix& matrix, const char* what) {
+  const TensorFormat& format = matrix.format;
+  if (format.scaling == Scaling::kNone) return;
+  if (bytes_of(format.format) != 1)
+    reject(what, std::string("cannot have a scale: it is ") + name_of(format.format));
+  if (bytes_of(format.scale_format) == 1) reject(what, "has scales that are neither FP32 nor BF16");
+  if (format.scaling == Scaling::kGroup && format.group <= 0) reject(what, "has groups of no elements");
+  if (matrix.scale == nullptr && matrix.rows * matrix.cols > 0) reject(what, "comes without its scales");
+}
+
+void require_unscaled(const ConstMatrix& matrix, const char* what) {
+  if (matrix.format.scaling != Scaling::kNone || bytes_of(matrix.format.format) == 1) {
+    reject(what, "must be FP32 or BF16 without scales");
+  }
+}
+
+void require_bf16(const ConstMatrix& matrix, const char* what) {
+  if (matrix.format.scaling != Scaling::kNone || matrix.format.format != Format::kBf16)
+    reject(what, "must be BF16");
+}
+
+void require_shape(const ConstMatrix& matrix, std::int64_t rows, std::int64_t cols, const char* what) {
+  if (matrix.rows == rows && matrix.cols == cols) return;
+  reject(what, "is [" + std::to_string(matrix.rows) + ", " + std::to_string(matrix.cols) + "] instead of [" +
+                   std::to_string(rows) + ", " + std::to_string(cols) + "]");
+}
+
+}  // namespace coat::kernels::cpu
