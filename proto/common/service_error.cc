@@ -122,7 +122,7 @@ ServiceError invalid_argument(std::vector<spec::Violation> violations) {
     return error;
   }
   constexpr std::size_t kNamed = 5;
-  error.message = std::to_string(error.violations.size()) + " fields need a change: ";
+  error.message = std::to_string(error.violations.size()) + " problems: ";
   for (std::size_t i = 0; i < std::min(kNamed, error.violations.size()); ++i) {
     error.message += (i == 0 ? "" : ", ") + error.violations[i].field;
   }

@@ -12,6 +12,7 @@
 
 #include "proto/common/message_json.h"
 #include "proto/common/yaml_tree.h"
+#include "spec/fields.h"
 
 namespace coat {
 namespace {
@@ -78,6 +79,7 @@ class SpecReader {
       add("", root.line, "is not a mapping of fields", "write lines such as `name: my-job`");
     } else {
       json_ = convert(root, "");
+      is_mapping_ = true;
     }
   }
 
@@ -101,7 +103,7 @@ class SpecReader {
 
   // Every problem, of the YAML and of the spec.
   std::vector<spec::Violation> finish() {
-    if (!violations_.empty() && json_.empty()) return violations_;
+    if (!is_mapping_) return violations_;
     const spec::ParseResult parsed = spec::parse_json(json_.dump());
     for (spec::Violation violation : parsed.violations) {
       if (told_.contains(violation.field)) continue;
@@ -109,6 +111,7 @@ class SpecReader {
         violation.message += " (" + place + ")";
       violations_.push_back(std::move(violation));
     }
+    spec::sort_by_field(violations_);
     return violations_;
   }
 
@@ -180,6 +183,7 @@ class SpecReader {
   }
 
   Json json_ = Json::object();
+  bool is_mapping_ = false;
   std::vector<spec::Violation> violations_;
   std::set<std::string> told_;  // fields of violations_
   std::map<std::string, std::string> places_;
