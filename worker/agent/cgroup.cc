@@ -1,0 +1,65 @@
+#include "worker/agent/cgroup.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace coat::agent {
+namespace {
+
+// Where the cgroup2 file system is mounted, from /proc/self/mountinfo: the fifth field is the mount point, the type follows
+// the field "-".
+std::filesystem::path mount_point() {
+  std::ifstream in("/proc/self/mountinfo");
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream fields(line);
+    std::string field;
+    std::string point;
+    for (int i = 0; i < 5 && fields >> field; ++i) point = field;
+    while (fields >> field && field != "-") {
+    }
+    if (fields >> field && field == "cgroup2") return point;
+  }
+  return {};
+}
+
+std::filesystem::path own_cgroup() {
+  const std::filesystem::path mount = mount_point();
+  std::ifstream in("/proc/self/cgroup");
+  for (std::string line; !mount.empty() && std::getline(in, line);) {
+    if (line.rfind("0::/", 0) == 0) return mount / line.substr(4);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::unique_ptr<Cgroup> Cgroup::create(const std::string& name) {
+  const std::filesystem::path parent = own_cgroup();
+  if (parent.empty()) return nullptr;
+  const std::filesystem::path path = parent / name;
+  if (::mkdir(path.c_str(), 0755) != 0) return nullptr;
+  UniqueFd procs(::open((path / "cgroup.procs").c_str(), O_WRONLY | O_CLOEXEC));
+  if (!procs) {
+    ::rmdir(path.c_str());
+    return nullptr;
+  }
+  return std::unique_ptr<Cgroup>(new Cgroup(path, std::move(procs)));
+}
+
+Cgroup::Cgroup(std::filesystem::path path, UniqueFd procs) : path_(std::move(path)), procs_(std::move(procs)) {}
+
+Cgroup::~Cgroup() {
+  procs_.reset();
+  ::rmdir(path_.c_str());
+}
+
+void Cgroup::kill() const {
+  UniqueFd fd(::open((path_ / "cgroup.kill").c_str(), O_WRONLY | O_CLOEXEC));
+  if (fd) (void)!::write(fd.get(), "1", 1);
+}
+
+}  // namespace coat::agent
