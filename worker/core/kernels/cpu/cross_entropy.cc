@@ -6,7 +6,7 @@
 
 #include <ATen/Parallel.h>
 
-#include "worker/core/kernels/cpu/exponential.h"
+#include "worker/core/kernels/api/exponential.h"
 #include "worker/core/kernels/cpu/lane_sum.h"
 #include "worker/core/kernels/cpu/operations.h"
 #include "worker/core/kernels/cpu/span_codec.h"
