@@ -48,6 +48,10 @@ class AdamW {
   struct Moment {
     at::Tensor data, amax, k16;
   };
+  double gradient_norm() const;
+  kernels::AdamWTensor tensor_of(std::size_t index);
+  static std::int64_t moment_bytes(const std::vector<Moment>& moments);
+
   ParameterRegistry& parameters_;
   AdamWOptions options_;
   const kernels::Kernels& kernels_;

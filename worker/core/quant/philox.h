@@ -15,22 +15,29 @@ struct PhiloxKey {
   std::uint32_t word[2];
 };
 
+inline constexpr int kPhiloxRounds = 10;
+
+constexpr void philox_round(std::uint32_t& c0, std::uint32_t& c1, std::uint32_t& c2, std::uint32_t& c3,
+                            PhiloxKey key) {
+  const std::uint64_t product0 = std::uint64_t{0xD2511F53u} * c0;
+  const std::uint64_t product1 = std::uint64_t{0xCD9E8D57u} * c2;
+  c0 = static_cast<std::uint32_t>(product1 >> 32) ^ c1 ^ key.word[0];
+  c1 = static_cast<std::uint32_t>(product1);
+  c2 = static_cast<std::uint32_t>(product0 >> 32) ^ c3 ^ key.word[1];
+  c3 = static_cast<std::uint32_t>(product0);
+}
+
+constexpr PhiloxKey philox_next_key(PhiloxKey key) {
+  return {{key.word[0] + 0x9E3779B9u, key.word[1] + 0xBB67AE85u}};
+}
+
 constexpr PhiloxBlock philox4x32(PhiloxBlock counter, PhiloxKey key) {
-  std::uint32_t c0 = counter.word[0], c1 = counter.word[1], c2 = counter.word[2], c3 = counter.word[3];
-  std::uint32_t k0 = key.word[0], k1 = key.word[1];
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0;
-    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * c2;
-    const auto high0 = static_cast<std::uint32_t>(p0 >> 32), low0 = static_cast<std::uint32_t>(p0);
-    const auto high1 = static_cast<std::uint32_t>(p1 >> 32), low1 = static_cast<std::uint32_t>(p1);
-    c0 = high1 ^ c1 ^ k0;
-    c1 = low1;
-    c2 = high0 ^ c3 ^ k1;
-    c3 = low0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+  auto& [c0, c1, c2, c3] = counter.word;
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    philox_round(c0, c1, c2, c3, key);
+    key = philox_next_key(key);
   }
-  return {{c0, c1, c2, c3}};
+  return counter;
 }
 
 // [0, 1) with 24 bits, exact in FP32.

@@ -139,6 +139,7 @@ struct AdamWTensor {
   std::uint8_t* v_k16 = nullptr;
   bool decay = true;
   std::uint32_t id = 0;             // Parameter::id
+  std::int64_t first_index = 0;     // of element 0 in the whole parameter, where this is a shard of it: keys the rounding
 };
 
 // AdamW with decoupled decay on the old value (COAT.md 1.2). The parameter is updated from the unquantized new moments;
