@@ -84,6 +84,19 @@ HttpResponse http_get(const std::string& address, const std::string& target) {
   return {std::atoi(answer.c_str() + space + 1), answer.substr(body + 4)};
 }
 
+int free_port() {
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof any;
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool bound = ::bind(fd, reinterpret_cast<const sockaddr*>(&any), size) == 0 &&
+                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&any), &size) == 0;
+  ::close(fd);
+  if (!bound) throw std::runtime_error("no free port on loopback");
+  return ntohs(any.sin_port);
+}
+
 std::vector<Sample> parse_exposition(const std::string& text) {
   std::vector<Sample> samples;
   std::istringstream stream(text);

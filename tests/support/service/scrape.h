@@ -15,6 +15,9 @@ struct HttpResponse {
 // `address` is "127.0.0.1:9090"; `target` the path with its query.
 HttpResponse http_get(const std::string& address, const std::string& target);
 
+// A port of loopback that was free a moment ago.
+int free_port();
+
 struct Sample {
   std::string name;
   std::map<std::string, std::string> labels;

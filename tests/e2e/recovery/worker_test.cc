@@ -1,0 +1,127 @@
+// A trainer, a worker daemon or a whole worker dies while a job runs.
+#include <signal.h>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/service/service.h"
+
+namespace coat::testing {
+namespace {
+
+class WorkerRecovery : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    service_.start_controller();
+    service_.start_worker({});
+  }
+
+  // A job of `steps` that has saved a checkpoint, with its trainer held still; returns its id.
+  std::string job_at_a_checkpoint(std::int64_t steps) {
+    const std::string id = service_.submit({.steps = steps, .checkpoint_interval = 10});
+    const auto saved = [&] {
+      std::error_code error;
+      for (const auto& entry :
+           std::filesystem::directory_iterator(service_.worker_folder("w1") / "checkpoints" / id, error)) {
+        if (std::filesystem::exists(entry.path() / "manifest.json")) return true;
+      }
+      return false;
+    };
+    EXPECT_TRUE(eventually(saved));
+    const std::vector<pid_t> trainers = service_.trainers("w1");
+    EXPECT_EQ(trainers.size(), 1U);
+    for (const pid_t pid : trainers) ::kill(pid, SIGSTOP);
+    return id;
+  }
+
+  // Every process of the worker but its daemon: supervisors and trainers.
+  void kill_what_the_daemon_left() { kill_processes_of(service_.worker_folder("w1")); }
+
+  Service service_;
+};
+
+TEST_F(WorkerRecovery, AKilledTrainerIsTriedAgainFromItsCheckpoint) {
+  const std::string id = job_at_a_checkpoint(300);
+  ::kill(service_.trainers("w1").at(0), SIGKILL);
+  ASSERT_TRUE(service_.reaches(id, v1::Job::SUCCEEDED));
+  const v1::Job job = service_.job(id);
+  EXPECT_EQ(job.attempt_count(), 2);
+  EXPECT_EQ(job.retries_used(), 1);
+  EXPECT_EQ(service_.attempt(id, 1).state(), v1::Attempt::FAILED);
+  EXPECT_EQ(service_.attempt(id, 1).exit().reason(), v1::ExitStatus::KILLED);
+  EXPECT_EQ(service_.attempt(id, 1).exit().signal(), SIGKILL);
+  EXPECT_GE(service_.attempt(id, 2).resume_step(), 10);
+  EXPECT_GT(service_.attempt(id, 2).epoch(), service_.attempt(id, 1).epoch());
+}
+
+TEST_F(WorkerRecovery, AKilledDaemonFindsItsTrainerAgain) {
+  const std::string id = job_at_a_checkpoint(300);
+  const std::vector<pid_t> trainers = service_.trainers("w1");
+  service_.worker("w1").kill_now();
+  service_.start_worker({});
+  ASSERT_TRUE(service_.worker_reaches("w1", v1::Worker::READY));
+  EXPECT_EQ(service_.trainers("w1"), trainers);
+  for (const pid_t pid : trainers) ::kill(pid, SIGCONT);
+  ASSERT_TRUE(service_.reaches(id, v1::Job::SUCCEEDED));
+  const v1::Job job = service_.job(id);
+  EXPECT_EQ(job.attempt_count(), 1);
+  EXPECT_EQ(job.retries_used(), 0);
+  EXPECT_EQ(service_.cli({"logs", id}).out, read_file(job.summary().log_path()));
+  std::int64_t samples = 0;
+  service_.client().stream_metrics("jobs/" + id + "/attempts/1", 0, true, {},
+                                   [&](const v1::MetricSample& sample) {
+                                     EXPECT_EQ(sample.step(), ++samples);
+                                     return true;
+                                   });
+  EXPECT_EQ(samples, 300);
+}
+
+TEST_F(WorkerRecovery, ATrainerThatEndsWhileItsDaemonIsAwayIsNotLost) {
+  const std::string id = job_at_a_checkpoint(60);
+  const std::vector<pid_t> trainers = service_.trainers("w1");
+  service_.worker("w1").kill_now();
+  for (const pid_t pid : trainers) ::kill(pid, SIGCONT);
+  ASSERT_TRUE(eventually([&] { return service_.trainers("w1").empty(); }));
+  service_.start_worker({});
+  ASSERT_TRUE(service_.reaches(id, v1::Job::SUCCEEDED));
+  EXPECT_EQ(service_.job(id).attempt_count(), 1);
+  EXPECT_EQ(service_.job(id).summary().steps(), 60);
+}
+
+TEST_F(WorkerRecovery, AfterTheWholeWorkerDiedTheJobGoesOnFromItsCheckpoint) {
+  const std::string id = job_at_a_checkpoint(300);
+  service_.worker("w1").kill_now();
+  kill_what_the_daemon_left();
+  service_.start_worker({});
+  ASSERT_TRUE(service_.reaches(id, v1::Job::SUCCEEDED));
+  EXPECT_EQ(service_.job(id).attempt_count(), 2);
+  EXPECT_GE(service_.attempt(id, 2).resume_step(), 10);
+}
+
+TEST_F(WorkerRecovery, AStoppedWorkerSavesAndTheJobGoesOnWithoutARetry) {
+  const std::string id = service_.submit({.steps = 400, .checkpoint_interval = 0});
+  ASSERT_TRUE(service_.reaches(id, [](const v1::Job& job) { return job.progress().step() > 0; }));
+  service_.worker("w1").signal(SIGTERM);
+  EXPECT_EQ(service_.worker("w1").wait().code, 0);
+  EXPECT_FALSE(std::filesystem::exists(service_.worker_folder("w1") / "endpoints.json"));
+  EXPECT_TRUE(service_.trainers("w1").empty());
+  service_.start_worker({});
+  ASSERT_TRUE(service_.reaches(id, v1::Job::SUCCEEDED));
+  const v1::Job job = service_.job(id);
+  EXPECT_EQ(job.retries_used(), 0);
+  EXPECT_EQ(job.attempt_count(), 2);
+  EXPECT_EQ(service_.attempt(id, 1).exit().reason(), v1::ExitStatus::STOPPED);
+  EXPECT_GT(service_.attempt(id, 2).resume_step(), 0);
+}
+
+TEST_F(WorkerRecovery, ASecondDaemonOnTheSameStateFolderIsRefused) {
+  const Output second =
+      run_to_end({program("coat-worker"), "--state-dir", service_.worker_folder("w1"), "--controller",
+                  service_.workers_address(), "--metrics-listen", "127.0.0.1:0"},
+                 service_.folder());
+  EXPECT_GT(second.exit.code, 0);
+  EXPECT_NE((second.out + second.err).find(service_.worker_folder("w1").string()), std::string::npos)
+      << second.err;
+}
+
+}  // namespace
+}  // namespace coat::testing
