@@ -1,0 +1,54 @@
+#include "worker/core/quant/recipe.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "spec/job_spec.h"
+#include "worker/core/base/error.h"
+
+namespace coat {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(RecipeTest, PresetsAreThoseThatASpecMayName) { EXPECT_EQ(recipe_preset_names(), spec::recipe_names()); }
+
+TEST(RecipeTest, EveryPresetIsFoundByItsName) {
+  for (const std::string& name : recipe_preset_names()) EXPECT_EQ(recipe(name).name, name);
+}
+
+TEST(RecipeTest, CoatSavesFp8AndRecomputes) {
+  const Recipe& coat = recipe("coat");
+  EXPECT_EQ(coat.linear_operand, (TensorFormat{Format::kE4M3, Scaling::kTensor, 0, Format::kFp32}));
+  EXPECT_EQ(coat.linear_gradient, (TensorFormat{Format::kE5M2, Scaling::kTensor, 0, Format::kFp32}));
+  EXPECT_EQ(coat.saved_nonlinear, (TensorFormat{Format::kE4M3, Scaling::kGroup, 16, Format::kBf16}));
+  EXPECT_FALSE(coat.save_norm_output || coat.save_activation || coat.save_product);
+  EXPECT_EQ(coat.moment1.format, Format::kE4M3);
+  EXPECT_EQ(coat.moment2.rounding, Rounding::kStochastic);
+  // Both moments: 2 bytes a value, and 5 bytes for each group of 128.
+  EXPECT_EQ(coat.moment1.total_bytes(128'000) + coat.moment2.total_bytes(128'000), 2 * (128'000 + 5 * 1000));
+}
+
+TEST(RecipeTest, Bf16HasNoScalesAndFp32Moments) {
+  const Recipe& bf16 = recipe("bf16");
+  for (const TensorFormat& format :
+       {bf16.linear_operand, bf16.linear_gradient, bf16.saved_nonlinear, bf16.saved_attention}) {
+    EXPECT_EQ(format, (TensorFormat{Format::kBf16, Scaling::kNone, 0, Format::kFp32}));
+  }
+  EXPECT_TRUE(bf16.save_norm_output && bf16.save_activation && bf16.save_product);
+  EXPECT_EQ(bf16.moment1.total_bytes(1000), 4000);
+}
+
+TEST(RecipeTest, AnUnknownNameIsRefusedWithTheList) {
+  try {
+    recipe("bf61");
+    FAIL() << "accepted";
+  } catch (const SpecError& error) {
+    EXPECT_EQ(error.field, "recipe");
+    EXPECT_THAT(error.what(), HasSubstr("bf61"));
+    for (const std::string& name : recipe_preset_names()) EXPECT_THAT(error.fix, HasSubstr(name));
+  }
+}
+
+}  // namespace
+}  // namespace coat
