@@ -228,7 +228,7 @@ std::optional<Loaded> Store::load(const Expected& expected, std::vector<std::str
           files_.remove_all(aside);
           files_.rename(bad, aside);
         }
-        return Loaded{manifest.progress, path};
+        return Loaded{manifest.progress, path, manifest.identity};
       } catch (const DamagedError& error) {
         damaged.push_back(path);
         last_reason = error.what();

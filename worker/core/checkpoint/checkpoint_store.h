@@ -50,6 +50,7 @@ struct Saved {
 struct Loaded {
   Progress progress;
   std::string path;
+  std::vector<std::pair<std::string, std::string>> identity;
 };
 
 // Which tensors load() fills, and what the checkpoint must be of.
