@@ -1,14 +1,56 @@
 #include "worker/core/kernels/cuda/cuda_kernels.h"
 
+#include "worker/core/kernels/cuda/operations.h"
+
 namespace coat::kernels {
 namespace {
 
-// Operations without a CUDA version yet inherit the default, which throws UnsupportedError with the operation's name.
+cudaStream_t of(Stream stream) { return static_cast<cudaStream_t>(stream.handle); }
+
 class CudaKernels final : public Kernels {
  public:
   const char* device_name() const override { return "cuda"; }
   // FP8 tensor cores read both operands with the summed dimension contiguous.
   bool needs_k_major(Format format) const override { return bytes_of(format) == 1; }
+
+  void quantize(const QuantizeArgs& args, Stream s) const override { cuda::quantize(args, of(s)); }
+  void dequantize(ConstMatrix in, Matrix out, Stream s) const override { cuda::dequantize(in, out, of(s)); }
+  void amax(ConstMatrix in, float* out, Stream s) const override { cuda::amax(in, out, of(s)); }
+  void rms_norm_forward(const RmsNormForwardArgs& args, Stream s) const override {
+    cuda::rms_norm_forward(args, of(s));
+  }
+  void rms_norm_backward(const RmsNormBackwardArgs& args, Stream s) const override {
+    cuda::rms_norm_backward(args, of(s));
+  }
+  void swiglu_forward(const SwigluForwardArgs& args, Stream s) const override {
+    cuda::swiglu_forward(args, of(s));
+  }
+  void swiglu_backward(const SwigluBackwardArgs& args, Stream s) const override {
+    cuda::swiglu_backward(args, of(s));
+  }
+  void rope(const RopeArgs& args, Stream s) const override { cuda::rope(args, of(s)); }
+  void residual_add(const ResidualAddArgs& args, Stream s) const override { cuda::residual_add(args, of(s)); }
+  void embedding_forward(const EmbeddingForwardArgs& args, Stream s) const override {
+    cuda::embedding_forward(args, of(s));
+  }
+  void embedding_backward(const EmbeddingBackwardArgs& args, Stream s) const override {
+    cuda::embedding_backward(args, of(s));
+  }
+  void cross_entropy(const CrossEntropyArgs& args, Stream s) const override {
+    cuda::cross_entropy(args, of(s));
+  }
+  void gemm(const GemmArgs& args, Stream s) const override { cuda::gemm(args, of(s)); }
+  void adamw(const AdamWArgs& args, Stream s) const override { cuda::adamw(args, nullptr, nullptr, of(s)); }
+  void adamw_measured(const AdamWArgs& args, ErrorSums* m, ErrorSums* v, Stream s) const override {
+    cuda::adamw(args, m, v, of(s));
+  }
+  void sum_of_squares(const float* data, std::int64_t elements, double* out, Stream s) const override {
+    cuda::sum_of_squares(data, elements, out, of(s));
+  }
+  void quantization_error(ConstMatrix reference, ConstMatrix stored, ErrorSums* sums,
+                          Stream s) const override {
+    cuda::quantization_error(reference, stored, sums, of(s));
+  }
 };
 
 }  // namespace

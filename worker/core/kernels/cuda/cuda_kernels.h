@@ -1,4 +1,5 @@
-// The CUDA versions of the operations, for sm_90a. In a build without CUDA the same header is served by no_cuda.cc.
+// The CUDA versions of the operations, for sm_90a. In a build without CUDA the same header is served by
+// no_cuda.cc.
 #pragma once
 
 #include "worker/core/kernels/api/kernels.h"

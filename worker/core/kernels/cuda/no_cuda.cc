@@ -4,8 +4,9 @@
 namespace coat::kernels {
 
 const Kernels& cuda_kernels() {
-  throw UnsupportedError("this coat-trainer was built without CUDA; build with `cmake --preset cuda`, or set "
-                         "resources.device: cpu");
+  throw UnsupportedError(
+      "this coat-trainer was built without CUDA; build with `cmake --preset cuda`, or set "
+      "resources.device: cpu");
 }
 
 }  // namespace coat::kernels

@@ -1,0 +1,84 @@
+#include "worker/core/kernels/cuda/device_state.h"
+
+#include <array>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+
+#include "worker/core/kernels/cuda/check.h"
+#include "worker/core/quant/expansion.h"
+
+namespace coat::kernels::cuda {
+namespace {
+
+constexpr int kMaxDevices = 64;
+
+void* copy_to_device(const void* host, std::size_t bytes, const char* operation) {
+  void* data = nullptr;
+  check(cudaMalloc(&data, bytes), operation);
+  check(cudaMemcpy(data, host, bytes, cudaMemcpyHostToDevice), operation);
+  return data;
+}
+
+}  // namespace
+
+void* DeviceBuffer::at_least(std::size_t bytes, const char* operation) {
+  if (bytes <= bytes_) return data_;
+  if (data_ != nullptr) check(cudaFree(data_), operation);  // waits until the device no longer uses it
+  data_ = nullptr;
+  bytes_ = 0;
+  check(cudaMalloc(&data_, bytes), operation);
+  bytes_ = bytes;
+  return data_;
+}
+
+DeviceState& DeviceState::current() {
+  static std::mutex mutex;
+  static std::array<DeviceState*, kMaxDevices> states{};
+  int device = 0;
+  check(cudaGetDevice(&device), "choose the device");
+  if (device >= kMaxDevices)
+    throw std::logic_error("device number " + std::to_string(device) + " is too large");
+  const std::lock_guard lock(mutex);
+  DeviceState*& state = states[static_cast<std::size_t>(device)];
+  if (state == nullptr) state = new DeviceState();
+  return *state;
+}
+
+DeviceState::DeviceState() {
+  int device = 0;
+  check(cudaGetDevice(&device), "choose the device");
+  check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device), "read the device");
+}
+
+cublasLtHandle_t DeviceState::blas() {
+  if (blas_ == nullptr) check(cublasLtCreate(&blas_), "gemm");
+  return blas_;
+}
+
+ExpansionTables DeviceState::expansion() {
+  if (expansion_.values == nullptr) {
+    std::vector<float> values, boundaries;
+    const ExpansionTable& table = ExpansionTable::instance();
+    for (int k16 = 0; k16 < 256; ++k16) {
+      values.insert(values.end(), table.values(k16), table.values(k16) + 128);
+      boundaries.insert(boundaries.end(), table.boundaries(k16), table.boundaries(k16) + 128);
+    }
+    const std::size_t bytes = values.size() * sizeof(float);
+    expansion_.boundaries = static_cast<const float*>(copy_to_device(boundaries.data(), bytes, "adamw"));
+    expansion_.values = static_cast<const float*>(copy_to_device(values.data(), bytes, "adamw"));
+  }
+  return expansion_;
+}
+
+const double* DeviceState::largest_ratios(double bound) {
+  for (const Ratios& known : ratios_) {
+    if (known.bound == bound) return known.table;
+  }
+  const ExpansionRange range(bound);
+  const void* table = copy_to_device(range.largest_ratios(), 256 * sizeof(double), "adamw");
+  ratios_.push_back({bound, static_cast<const double*>(table)});
+  return ratios_.back().table;
+}
+
+}  // namespace coat::kernels::cuda

@@ -1,0 +1,263 @@
+// Reading and writing matrices in every storage format, 8 elements of a row at a time. Device code only.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "worker/core/kernels/cuda/device_matrix.h"
+#include "worker/core/quant/bf16.h"
+#include "worker/core/quant/fp8.h"
+#include "worker/core/quant/scale.h"
+
+namespace coat::kernels::cuda {
+
+inline constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
+inline constexpr int kWarp = 32;
+
+struct Values {
+  float x[kChunk];
+};
+
+// Where item `index` of a Cover lies; rows beyond the last for items beyond the total.
+struct Position {
+  std::int64_t row = 0;
+  std::int64_t col = 0;
+};
+
+__device__ inline Position position_of(const Cover& cover, std::int64_t index) {
+  if (index <= 0xFFFFFFFF) {  // a 32-bit division is several times faster
+    const auto small = static_cast<std::uint32_t>(index),
+               width = static_cast<std::uint32_t>(cover.chunks_per_row);
+    return {small / width, std::int64_t{small % width} * kChunk};
+  }
+  return {index / cover.chunks_per_row, index % cover.chunks_per_row * kChunk};
+}
+
+// Calls body(row, col) for every chunk of a cover, by whole warps over the grid.
+template <typename Body>
+__device__ inline void for_each_chunk(const Cover& cover, Body body) {
+  const std::int64_t end = (cover.total() + kWarp - 1) / kWarp * kWarp;
+  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < end; i += stride) {
+    const Position at = position_of(cover, i);
+    body(at.row, at.col);
+  }
+}
+
+struct Codes {
+  std::uint32_t x[kChunk];
+};
+
+// NaN compares above everything this way, so that a maximum keeps it.
+__device__ inline std::uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
+
+__device__ inline std::uint32_t largest_magnitude(const Values& v) {
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) largest = max(largest, magnitude_bits(v.x[i]));
+  return largest;
+}
+
+__device__ inline float scale_at(const DeviceMatrix& m, std::int64_t index) {
+  if (m.scale_format == Format::kFp32) return static_cast<const float*>(m.scale)[index];
+  return decode_bf16(static_cast<const std::uint16_t*>(m.scale)[index]);
+}
+
+__device__ inline void write_scale(const DeviceMatrix& m, std::int64_t index, float scale) {
+  if (m.scale_format == Format::kFp32) {
+    static_cast<float*>(m.scale)[index] = scale;
+  } else {
+    static_cast<std::uint16_t*>(m.scale)[index] = encode_bf16(scale);
+  }
+}
+
+__device__ inline float decode(Format format, std::uint32_t code) {
+  switch (format) {
+    case Format::kFp32:
+      return __uint_as_float(code);
+    case Format::kBf16:
+      return decode_bf16(static_cast<std::uint16_t>(code));
+    case Format::kE4M3:
+      return decode_e4m3(static_cast<std::uint8_t>(code));
+    case Format::kE5M2:
+      return decode_e5m2(static_cast<std::uint8_t>(code));
+  }
+  return 0.0f;
+}
+
+__device__ inline std::uint32_t encode(Format format, float value) {
+  switch (format) {
+    case Format::kFp32:
+      return __float_as_uint(value);
+    case Format::kBf16:
+      return encode_bf16(value);
+    case Format::kE4M3:
+      return encode_e4m3(value);
+    case Format::kE5M2:
+      return encode_e5m2(value);
+  }
+  return 0;
+}
+
+__device__ inline Codes load_whole_codes(const DeviceMatrix& m, std::int64_t index) {
+  Codes codes;
+  if (m.format == Format::kFp32) {
+    const uint4* data = reinterpret_cast<const uint4*>(static_cast<const float*>(m.data) + index);
+    const uint4 low = data[0], high = data[1];
+    codes = {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+  } else if (m.format == Format::kBf16) {
+    const uint4 pairs = *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(m.data) + index);
+    const std::uint32_t words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) codes.x[i] = (words[i / 2] >> (16 * (i % 2))) & 0xFFFFu;
+  } else {
+    const uint2 quads = *reinterpret_cast<const uint2*>(static_cast<const std::uint8_t*>(m.data) + index);
+    const std::uint32_t words[2] = {quads.x, quads.y};
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) codes.x[i] = (words[i / 4] >> (8 * (i % 4))) & 0xFFu;
+  }
+  return codes;
+}
+
+__device__ inline std::uint32_t load_code(const DeviceMatrix& m, std::int64_t index) {
+  if (m.format == Format::kFp32) return static_cast<const std::uint32_t*>(m.data)[index];
+  if (m.format == Format::kBf16) return static_cast<const std::uint16_t*>(m.data)[index];
+  return static_cast<const std::uint8_t*>(m.data)[index];
+}
+
+// Codes of the elements col .. col + 7 of a row; 0 beyond its end.
+__device__ inline Codes load_codes(const DeviceMatrix& m, std::int64_t row, std::int64_t col) {
+  const std::int64_t index = row * m.cols + col;
+  if (m.whole_chunks && col < m.cols) return load_whole_codes(m, index);
+  Codes codes;
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) codes.x[i] = col + i < m.cols ? load_code(m, index + i) : 0;
+  return codes;
+}
+
+__device__ inline void store_whole_codes(const DeviceMatrix& m, std::int64_t index, const Codes& codes) {
+  if (m.format == Format::kFp32) {
+    uint4* data = reinterpret_cast<uint4*>(static_cast<float*>(m.data) + index);
+    data[0] = make_uint4(codes.x[0], codes.x[1], codes.x[2], codes.x[3]);
+    data[1] = make_uint4(codes.x[4], codes.x[5], codes.x[6], codes.x[7]);
+  } else if (m.format == Format::kBf16) {
+    std::uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = codes.x[2 * i] | codes.x[2 * i + 1] << 16;
+    *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(m.data) + index) =
+        make_uint4(words[0], words[1], words[2], words[3]);
+  } else {
+    std::uint32_t words[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      words[i] =
+          codes.x[4 * i] | codes.x[4 * i + 1] << 8 | codes.x[4 * i + 2] << 16 | codes.x[4 * i + 3] << 24;
+    }
+    *reinterpret_cast<uint2*>(static_cast<std::uint8_t*>(m.data) + index) = make_uint2(words[0], words[1]);
+  }
+}
+
+__device__ inline void store_code(const DeviceMatrix& m, std::int64_t index, std::uint32_t code) {
+  if (m.format == Format::kFp32) {
+    static_cast<std::uint32_t*>(m.data)[index] = code;
+  } else if (m.format == Format::kBf16) {
+    static_cast<std::uint16_t*>(m.data)[index] = static_cast<std::uint16_t>(code);
+  } else {
+    static_cast<std::uint8_t*>(m.data)[index] = static_cast<std::uint8_t>(code);
+  }
+}
+
+// Elements beyond the row's end are not written.
+__device__ inline void store_codes(const DeviceMatrix& m, std::int64_t row, std::int64_t col,
+                                   const Codes& codes) {
+  const std::int64_t index = row * m.cols + col;
+  if (m.whole_chunks) {
+    if (col < m.cols) store_whole_codes(m, index, codes);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    if (col + i < m.cols) store_code(m, index + i, codes.x[i]);
+  }
+}
+
+// Decoded values of col .. col + 7; 0 beyond the row's end and beyond the last row.
+__device__ inline Values load(const DeviceMatrix& m, std::int64_t row, std::int64_t col) {
+  if (row >= m.rows) return Values{};
+  const Codes codes = load_codes(m, row, col);
+  Values v;
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) v.x[i] = decode(m.format, codes.x[i]);
+  if (m.scaling == Scaling::kTensor) {
+    const float scale = scale_at(m, 0);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * scale;
+  } else if (m.scaling == Scaling::kGroup) {
+    const std::int64_t scales = row * m.groups_per_row;
+    if (m.group % kChunk == 0) {
+      const float scale = col < m.cols ? scale_at(m, scales + col / m.group) : 0.0f;
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * scale;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) {
+        if (col + i < m.cols) v.x[i] = v.x[i] * scale_at(m, scales + (col + i) / m.group);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) v.x[i] = col + i < m.cols ? v.x[i] : 0.0f;
+  return v;
+}
+
+__device__ inline Codes encode(Format format, const Values& v) {
+  Codes codes;
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) codes.x[i] = encode(format, v.x[i]);
+  return codes;
+}
+
+// The values after a round trip through BF16.
+__device__ inline Values rounded_to_bf16(Values v) {
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) v.x[i] = round_bf16(v.x[i]);
+  return v;
+}
+
+// Codes for a stored scale: what every quantization here and on the CPU does.
+__device__ inline Codes encode_scaled(Format format, const Values& v, float scale) {
+  const float inverse = 1.0f / scale;
+  Codes codes;
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) codes.x[i] = encode(format, v.x[i] * inverse);
+  return codes;
+}
+
+// The largest of `lanes` neighbouring lanes, a power of two. Every lane of the warp takes part.
+__device__ inline std::uint32_t largest_of_lanes(std::uint32_t value, int lanes) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2)
+    value = max(value, __shfl_xor_sync(kWholeWarp, value, offset));
+  return value;
+}
+
+// Stores values that are 0 beyond the row's end. kTensor: with the scale that is stored already. kGroup:
+// finds the scale of their group among neighbouring lanes (see Cover). Every lane of the warp takes part;
+// lanes with row >= rows store nothing.
+__device__ inline void store(const DeviceMatrix& m, std::int64_t row, std::int64_t col, const Values& v,
+                             int lanes_per_group) {
+  if (m.scaling == Scaling::kNone) {
+    if (row < m.rows) store_codes(m, row, col, encode(m.format, v));
+    return;
+  }
+  if (m.scaling == Scaling::kTensor) {
+    if (row < m.rows) store_codes(m, row, col, encode_scaled(m.format, v, scale_at(m, 0)));
+    return;
+  }
+  const std::uint32_t largest = largest_of_lanes(largest_magnitude(v), lanes_per_group);
+  if (row >= m.rows || col >= m.cols) return;
+  const float scale = stored_scale(scale_from_amax(__uint_as_float(largest), m.largest), m.scale_format);
+  if (col % m.group == 0) write_scale(m, row * m.groups_per_row + col / m.group, scale);
+  store_codes(m, row, col, encode_scaled(m.format, v, scale));
+}
+
+}  // namespace coat::kernels::cuda

@@ -1,0 +1,149 @@
+// Sums in FP64: the gradient norm and the quantization error.
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <vector>
+
+#include "worker/core/kernels/cuda/add_in_order.h"
+#include "worker/core/kernels/cuda/check.h"
+#include "worker/core/kernels/cuda/device_state.h"
+#include "worker/core/kernels/cuda/error_sums.cuh"
+#include "worker/core/kernels/cuda/error_sums.h"
+#include "worker/core/kernels/cuda/operations.h"
+
+namespace coat::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Elements whose squares are added up before they are added to the others, and how many lanes do so; as on
+// the CPU.
+constexpr std::int64_t kSquareBlock = 4096;
+constexpr int kSquareLanes = 8;
+
+// sums[block], by 8 threads a block of elements: lane j adds elements j, j + 8, ...; then the lanes are added
+// in order.
+__global__ void __launch_bounds__(kThreads)
+    square_blocks_kernel(const float* data, std::int64_t elements, std::int64_t blocks, double* sums) {
+  const int lane = static_cast<int>(threadIdx.x) % kSquareLanes;
+  const std::int64_t stride = std::int64_t{gridDim.x} * (kThreads / kSquareLanes);
+  const std::int64_t first = std::int64_t{blockIdx.x} * (kThreads / kSquareLanes);
+  for (std::int64_t base = first; base < blocks; base += stride) {
+    const std::int64_t block = base + threadIdx.x / kSquareLanes;
+    const std::int64_t begin = block * kSquareBlock;
+    const std::int64_t end = begin + kSquareBlock < elements ? begin + kSquareBlock : elements;
+    double mine = 0.0;
+    for (std::int64_t i = begin + lane; i < end; i += kSquareLanes) {
+      const double value = data[i];
+      mine += value * value;
+    }
+    double sum = 0.0;
+#pragma unroll
+    for (int j = 0; j < kSquareLanes; ++j) sum += __shfl_sync(kWholeWarp, mine, j, kSquareLanes);
+    if (lane == 0 && block < blocks) sums[block] = sum;
+  }
+}
+
+// *total += values, in order, by one thread over tiles that the block loads.
+__global__ void __launch_bounds__(kThreads)
+    add_in_order_kernel(const double* values, std::int64_t count, double* total) {
+  constexpr int kTile = 1024;
+  __shared__ double tile[kTile];
+  double sum = *total;
+  for (std::int64_t base = 0; base < count; base += kTile) {
+    const int here = static_cast<int>(count - base < kTile ? count - base : kTile);
+    for (int i = static_cast<int>(threadIdx.x); i < here; i += kThreads) tile[i] = values[base + i];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < here; ++i) sum += tile[i];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) *total = sum;
+}
+
+// The largest |x| / scale that rounds to the largest finite code by itself: half a step beyond it, where the
+// tie goes to the even code, which is below for E4M3 (464) and above for E5M2 (61440).
+float saturation_threshold(Format format) {
+  if (format == Format::kE4M3) return 464.0f;
+  if (format == Format::kE5M2) return std::nextafter(61440.0f, 0.0f);
+  return std::numeric_limits<float>::infinity();
+}
+
+__device__ float scale_of(const DeviceMatrix& m, std::int64_t row, std::int64_t col) {
+  if (m.scaling == Scaling::kNone) return 1.0f;
+  return scale_at(m, m.scaling == Scaling::kTensor ? 0 : row * m.groups_per_row + col / m.group);
+}
+
+__global__ void __launch_bounds__(kThreads) error_kernel(DeviceMatrix reference, DeviceMatrix stored,
+                                                         Cover cover, float threshold, ErrorSums* partial) {
+  ErrorSums mine;
+  for_each_chunk(cover, [&](std::int64_t row, std::int64_t col) {
+    if (row >= reference.rows) return;
+    const Values x = load(reference, row, col), y = load(stored, row, col);
+    for (int i = 0; i < kChunk && col + i < reference.cols; ++i) {
+      add_error(x.x[i], y.x[i], mine);
+      const float limit = threshold * scale_of(stored, row, col + i);
+      mine.saturated += fabs(static_cast<double>(x.x[i])) > static_cast<double>(limit) ? 1.0 : 0.0;
+    }
+  });
+  store_block_sums(mine, partial + blockIdx.x);
+}
+
+}  // namespace
+
+void add_in_order(const double* values, std::int64_t count, double* total, const char* operation,
+                  cudaStream_t stream) {
+  add_in_order_kernel<<<1, kThreads, 0, stream>>>(values, count, total);
+  check_launch(operation);
+}
+
+void add_error_sums(const ErrorSums* partial, int blocks, int sums_per_block, ErrorSums* const* totals,
+                    const char* operation, cudaStream_t stream) {
+  std::vector<ErrorSums> parts(static_cast<std::size_t>(blocks * sums_per_block));
+  check(cudaMemcpyAsync(parts.data(), partial, parts.size() * sizeof(ErrorSums), cudaMemcpyDeviceToHost,
+                        stream),
+        operation);
+  check(cudaStreamSynchronize(stream), operation);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    ErrorSums& total = *totals[i % static_cast<std::size_t>(sums_per_block)];
+    total.error_squared += parts[i].error_squared;
+    total.reference_squared += parts[i].reference_squared;
+    total.saturated += parts[i].saturated;
+    total.underflowed += parts[i].underflowed;
+    total.elements += parts[i].elements;
+    total.k_sum += parts[i].k_sum;
+    total.k_groups += parts[i].k_groups;
+  }
+}
+
+void sum_of_squares(const float* data, std::int64_t elements, double* out, cudaStream_t stream) {
+  constexpr const char* kName = "sum_of_squares";
+  if (elements <= 0) return;
+  const std::int64_t blocks = (elements + kSquareBlock - 1) / kSquareBlock;
+  double* sums = DeviceState::current().partial_sums().elements<double>(blocks, kName);
+  square_blocks_kernel<<<blocks_for(blocks * kSquareLanes, kThreads), kThreads, 0, stream>>>(data, elements,
+                                                                                             blocks, sums);
+  check_launch(kName);
+  add_in_order(sums, blocks, out, kName, stream);
+}
+
+void quantization_error(const ConstMatrix& reference, const ConstMatrix& stored, ErrorSums* sums,
+                        cudaStream_t stream) {
+  constexpr const char* kName = "quantization_error";
+  const DeviceMatrix exact = input(reference, kName), kept = input(stored, kName);
+  require_same_shape(exact, kept, kName);
+  if (exact.scaling != Scaling::kNone || bytes_of(exact.format) == 1) {
+    throw std::logic_error("quantization_error: the reference must be FP32 or BF16 without scales");
+  }
+  if (exact.rows == 0 || exact.cols == 0) return;
+  const Cover whole = cover(exact.rows, exact.cols, {});
+  const int blocks = blocks_for(whole.total(), kThreads);
+  ErrorSums* partial = DeviceState::current().partial_sums().elements<ErrorSums>(blocks, kName);
+  error_kernel<<<blocks, kThreads, 0, stream>>>(exact, kept, whole, saturation_threshold(kept.format),
+                                                partial);
+  check_launch(kName);
+  add_error_sums(partial, blocks, 1, &sums, kName, stream);
+}
+
+}  // namespace coat::kernels::cuda

@@ -1,0 +1,53 @@
+#include <stdexcept>
+
+#include "worker/core/kernels/cuda/check.h"
+#include "worker/core/kernels/cuda/operations.h"
+#include "worker/core/kernels/cuda/reduce.cuh"
+#include "worker/core/kernels/cuda/scaling.h"
+
+namespace coat::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads)
+    residual_add_kernel(DeviceMatrix a, DeviceMatrix b, DeviceMatrix sum, DeviceMatrix quantized, Cover cover,
+                        float* amax) {
+  std::uint32_t largest = 0;
+  for_each_chunk(cover, [&](std::int64_t row, std::int64_t col) {
+    Values v = load(a, row, col);
+    const Values w = load(b, row, col);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] + w.x[i];
+    if (quantized.data != nullptr) store(quantized, row, col, v, cover.lanes_per_group);
+    store(sum, row, col, v, 1);
+    if (amax != nullptr) largest = max(largest, largest_magnitude(rounded_to_bf16(v)));
+  });
+  join_amax(amax, largest);
+}
+
+}  // namespace
+
+void residual_add(const ResidualAddArgs& args, cudaStream_t stream) {
+  constexpr const char* kName = "residual_add";
+  const DeviceMatrix a = bf16_input(args.a, kName), b = bf16_input(args.b, kName);
+  const DeviceMatrix sum = bf16_output(args.sum, kName);
+  const DeviceMatrix quantized =
+      args.quantized.data != nullptr ? output(args.quantized, kName) : DeviceMatrix{};
+  require_same_shape(a, b, kName);
+  require_same_shape(a, sum, kName);
+  if (quantized.data != nullptr) {
+    require_same_shape(a, quantized, kName);
+    if (quantized.scaling == Scaling::kTensor) {
+      throw std::logic_error("residual_add: quantized cannot have one scale for the tensor");
+    }
+  }
+  clear_amax(args.amax_out, kName, stream);
+  if (a.rows == 0 || a.cols == 0) return;
+  const Cover whole = cover(a.rows, a.cols, quantized);
+  residual_add_kernel<<<blocks_for(whole.total(), kThreads), kThreads, 0, stream>>>(a, b, sum, quantized,
+                                                                                    whole, args.amax_out);
+  check_launch(kName);
+}
+
+}  // namespace coat::kernels::cuda
