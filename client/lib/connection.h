@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "client/lib/job_client.h"
+#include "client/lib/resume.h"
 #include "proto/coat/v1/job_service.grpc.pb.h"
 
 namespace coat::client {
@@ -21,7 +22,9 @@ struct JobClient::Connection {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + timeout);
     Response response;
+    const std::stop_callback cancel(options.stop, [&context] { context.TryCancel(); });
     const grpc::Status status = (stub.get()->*method)(&context, request, &response);
+    if (!status.ok() && options.stop.stop_requested()) return stopped();
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) reached = true;
     if (!status.ok()) return from_status(status);
     return response;

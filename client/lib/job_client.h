@@ -34,6 +34,7 @@ struct ClientOptions {
                            .maximum = std::chrono::milliseconds(5000)};
   // A stream that worked once gives up when the service stays away for longer than this.
   std::chrono::milliseconds patience{300000};
+  std::stop_token stop;  // ends calls that are no stream with CANCELLED, reason STOPPED
 };
 
 struct StreamOptions {

@@ -19,7 +19,7 @@ bool may_pass(const grpc::Status& status) {
 
 std::optional<ServiceError> ended_by(const StreamOptions& options) {
   if (options.stop.stop_requested()) {
-    return ServiceError{grpc::StatusCode::CANCELLED, kStopped, "stopped by the caller", {}, {}};
+    return stopped();
   }
   if (options.deadline && steady_clock::now() >= *options.deadline) {
     return ServiceError{grpc::StatusCode::DEADLINE_EXCEEDED, kTimedOut, "the time is up", {}, {}};
@@ -42,6 +42,8 @@ ServiceError describe(const grpc::Status& status) {
 }
 
 }  // namespace
+
+ServiceError stopped() { return {grpc::StatusCode::CANCELLED, kStopped, "stopped by the caller", {}, {}}; }
 
 std::chrono::system_clock::time_point system_deadline(steady_clock::time_point deadline) {
   const auto left = deadline - steady_clock::now();

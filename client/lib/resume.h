@@ -26,6 +26,9 @@ std::optional<ServiceError> run_resumed(const ClientOptions& client, const Strea
                                         std::atomic<bool>& reached,
                                         const std::function<StreamEnd(grpc::ClientContext&)>& connect_once);
 
+// The error of what the caller ended.
+ServiceError stopped();
+
 // A deadline of gRPC's kind.
 std::chrono::system_clock::time_point system_deadline(std::chrono::steady_clock::time_point deadline);
 
