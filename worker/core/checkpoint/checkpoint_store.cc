@@ -11,6 +11,7 @@ namespace coat::checkpoint {
 namespace {
 
 constexpr const char* kStepPrefix = "step-";
+constexpr const char* kEpochFile = "epoch";
 constexpr const char* kDamagedPrefix = "damaged-";
 constexpr const char* kTemporaryMark = ".tmp-";
 constexpr const char* kReplacedMark = ".old-";
@@ -35,7 +36,8 @@ struct Marked {
 };
 std::optional<Marked> marked(const std::string& name, const char* mark) {
   const std::size_t at = name.rfind(mark);
-  if (at == std::string::npos || !name.starts_with(kStepPrefix)) return std::nullopt;
+  if (at == std::string::npos) return std::nullopt;
+  if (!name.starts_with(kStepPrefix) && name.substr(0, at) != kEpochFile) return std::nullopt;
   const auto epoch = number(name.substr(at + std::string(mark).size()));
   if (!epoch) return std::nullopt;
   return Marked{name.substr(0, at), *epoch};
@@ -85,12 +87,12 @@ void Store::open() {
 }
 
 void Store::require_ownership() {
-  if (!files_.exists(path_of("epoch"))) return;
-  std::string text = read_text(files_, path_of("epoch"));
+  if (!files_.exists(path_of(kEpochFile))) return;
+  std::string text = read_text(files_, path_of(kEpochFile));
   while (!text.empty() && text.back() == '\n') text.pop_back();
   const auto owner = number(text);
   if (!owner) {
-    throw CheckpointError("'" + path_of("epoch") + "' holds no epoch but '" + text +
+    throw CheckpointError("'" + path_of(kEpochFile) + "' holds no epoch but '" + text +
                           "'; remove the file if no other attempt of this job runs");
   }
   if (*owner > epoch_) {
@@ -103,13 +105,13 @@ void Store::claim() {
   const auto held = files_.lock(path_of("lock"));
   require_ownership();
   const std::string text = std::to_string(epoch_) + "\n";
-  const std::string temporary = path_of("epoch.tmp-" + std::to_string(epoch_));
+  const std::string temporary = path_of(kEpochFile + std::string(kTemporaryMark) + std::to_string(epoch_));
   {
     const auto file = files_.create(temporary);
     file->write(text.data(), text.size());
     file->sync();
   }
-  files_.rename(temporary, path_of("epoch"));
+  files_.rename(temporary, path_of(kEpochFile));
   files_.sync_directory(folder_);
 }
 
