@@ -74,7 +74,7 @@ std::string to_json(const StopRequest& request) { return write(request).dump(2) 
 StopRequest parse_stop_request(const std::string& text) { return parse("stop.json", text, read_stop); }
 
 std::string to_json(const SupervisorRecord& record) {
-  return json{{"supervisor", write(record.supervisor)}, {"trainer", write(record.trainer)}, {"boot", record.boot}}
+  return json{{"supervisor", write(record.supervisor)}, {"trainer", write(record.trainer)}, {"boot", record.boot}, {"cgroup", record.cgroup}}
              .dump(2) +
          "\n";
 }
@@ -82,7 +82,7 @@ std::string to_json(const SupervisorRecord& record) {
 SupervisorRecord parse_supervisor_record(const std::string& text) {
   return parse("supervisor.json", text, [](const json& object) {
     return SupervisorRecord{read_identity(object.at("supervisor")), read_identity(object.at("trainer")),
-                            object.at("boot").get<std::string>()};
+                            object.at("boot").get<std::string>(), object.at("cgroup").get<std::string>()};
   });
 }
 

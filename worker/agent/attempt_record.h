@@ -53,7 +53,8 @@ struct StopRequest {
 struct SupervisorRecord {
   ProcessIdentity supervisor;
   ProcessIdentity trainer;
-  std::string boot;  // of the machine: identities of an earlier boot name nobody
+  std::string boot;    // of the machine: identities of an earlier boot name nobody
+  std::string cgroup;  // the attempt's own; empty: none
 
   bool operator==(const SupervisorRecord&) const = default;
 };

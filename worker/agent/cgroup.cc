@@ -4,8 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 namespace coat::agent {
 namespace {
@@ -35,6 +38,11 @@ std::filesystem::path own_cgroup() {
   return {};
 }
 
+void kill_members(const std::filesystem::path& path) {
+  UniqueFd fd(::open((path / "cgroup.kill").c_str(), O_WRONLY | O_CLOEXEC));
+  if (fd) (void)!::write(fd.get(), "1", 1);
+}
+
 }  // namespace
 
 std::unique_ptr<Cgroup> Cgroup::create(const std::string& name) {
@@ -57,9 +65,16 @@ Cgroup::~Cgroup() {
   ::rmdir(path_.c_str());
 }
 
-void Cgroup::kill() const {
-  UniqueFd fd(::open((path_ / "cgroup.kill").c_str(), O_WRONLY | O_CLOEXEC));
-  if (fd) (void)!::write(fd.get(), "1", 1);
+void Cgroup::kill() const { kill_members(path_); }
+
+void end_cgroup(const std::filesystem::path& path) {
+  if (path.empty()) return;
+  kill_members(path);
+  // The killed leave it when they are reaped.
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (::rmdir(path.c_str()) != 0 && errno == EBUSY && std::chrono::steady_clock::now() < patience) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
 }
 
 }  // namespace coat::agent

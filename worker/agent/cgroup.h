@@ -28,4 +28,7 @@ class Cgroup {
   UniqueFd procs_;
 };
 
+// Kills and removes a cgroup that a dead supervisor left. Nothing happens when there is none.
+void end_cgroup(const std::filesystem::path& path);
+
 }  // namespace coat::agent

@@ -69,7 +69,7 @@ std::optional<std::string> read_file(const std::filesystem::path& path) {
   }
 }
 
-std::int64_t file_size(const std::filesystem::path& path) {
+std::int64_t size_of_file(const std::filesystem::path& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return 0;

@@ -17,7 +17,7 @@ void replace_file(const std::filesystem::path& path, const std::string& content)
 // Nothing when there is no such file.
 std::optional<std::string> read_file(const std::filesystem::path& path);
 // Bytes; 0 when there is no such file.
-std::int64_t file_size(const std::filesystem::path& path);
+std::int64_t size_of_file(const std::filesystem::path& path);
 // At most `limit` bytes from `offset` on; empty at the end of the file and when there is none.
 std::string read_range(const std::filesystem::path& path, std::int64_t offset, std::size_t limit);
 

@@ -32,7 +32,8 @@ namespace {
 using Steady = std::chrono::steady_clock;
 
 constexpr int kMaxComplaints = 20;
-constexpr std::chrono::milliseconds kTick{250};
+constexpr std::chrono::milliseconds kTick{100};
+constexpr std::chrono::milliseconds kStoppingTick{20};
 constexpr std::chrono::seconds kExitRecordPatience{60};
 
 Steady::duration to_duration(double seconds) {
@@ -72,6 +73,8 @@ class Supervisor {
   Steady::time_point stop_deadline_{};
   bool term_sent_ = false;
   std::optional<Steady::time_point> daemon_away_since_;
+  std::string stop_text_;
+  Steady::time_point folder_looked_at_{};
   int complaints_ = 0;
 };
 
@@ -93,7 +96,7 @@ void Supervisor::complain(const std::string& line) {
 void Supervisor::block_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1}) sigaddset(&set, number);
+  for (const int number : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, number);
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   signals_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -119,7 +122,8 @@ void Supervisor::start_trainer() {
   const auto entry = process_entry(pid);  // unreaped, so it is there
   if (entry) trainer_ = entry->identity;
   const auto self = process_entry(::getpid());
-  replace_file(files_.supervisor(), to_json(SupervisorRecord{self ? self->identity : ProcessIdentity{}, trainer_, boot_id()}));
+  replace_file(files_.supervisor(), to_json(SupervisorRecord{self ? self->identity : ProcessIdentity{}, trainer_, boot_id(),
+                                                           cgroup_ ? cgroup_->path().string() : ""}));
 }
 
 int Supervisor::run() {
@@ -147,15 +151,18 @@ void Supervisor::loop() {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}};
     // A trainer that closed its socket keeps it readable for ever: then only signals are waited for.
     const nfds_t count = socket_ ? 2 : 1;
-    auto timeout = kTick;
-    if (exit_.stop) timeout = std::chrono::milliseconds(20);
+    const auto timeout = exit_.stop ? kStoppingTick : kTick;
     if (::poll(fds, count, static_cast<int>(timeout.count())) < 0 && errno != EINTR) {
       throw std::system_error(errno, std::generic_category(), "cannot poll");
     }
     read_signals();
     if (socket_) read_events();
     recorder_.flush(false);
-    watch_daemon();
+    if (Steady::now() - folder_looked_at_ >= timeout) {
+      folder_looked_at_ = Steady::now();
+      read_stop_file();
+      watch_daemon();
+    }
     advance_stop();
     if (exit_.stop && Steady::now() >= stop_deadline_) return;
   }
@@ -164,7 +171,6 @@ void Supervisor::loop() {
 void Supervisor::read_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
-    if (info.ssi_signo == SIGUSR1) read_stop_file();
     if (info.ssi_signo == SIGCHLD) reap_strays();
     if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT) {
       request_stop({record_.stop_grace_seconds, false, false, "the supervisor of the attempt was asked to end"});
@@ -188,7 +194,10 @@ void Supervisor::read_events() {
 
 void Supervisor::read_stop_file() {
   try {
-    if (const auto text = read_file(files_.stop())) request_stop(parse_stop_request(*text));
+    auto text = read_file(files_.stop());
+    if (!text || *text == stop_text_) return;
+    stop_text_ = std::move(*text);
+    request_stop(parse_stop_request(stop_text_));
   } catch (const std::exception& error) {
     complain(error.what());
   }

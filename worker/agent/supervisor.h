@@ -17,8 +17,8 @@ inline constexpr std::chrono::seconds kKillLimit{5};
 // SIGTERM comes when so much of the grace is over.
 inline constexpr double kTermShare = 0.8;
 
-// Runs the attempt of `folder` to its end. Signals of this process: SIGUSR1 makes it read stop.json now, SIGTERM and SIGINT
-// stop the attempt with its own grace. Returns the exit code of the process: 0, or 1 when it could not do its work (another
+// Runs the attempt of `folder` to its end. stop.json is looked for ten times a second; SIGTERM and SIGINT to this process stop
+// the attempt with its own grace. Returns the exit code of the process: 0, or 1 when it could not do its work (another
 // supervisor holds the folder, no exit.json could be written).
 int supervise(const std::filesystem::path& folder);
 
