@@ -1,0 +1,98 @@
+// Loss and every gradient of whole models against autograd in FP64.
+//
+// Tolerances are earned: next to the model runs a straightforward implementation of the same recipe in the oracle, which rounds
+// every stored tensor at the same places. Both are measured against exact FP64 arithmetic; the model may be at most kFactor
+// times as far from it as that implementation is.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "tests/support/oracle/autograd_llama.h"
+#include "tests/support/oracle/compare.h"
+#include "tests/unit/worker/core/model/model_fixture.h"
+
+namespace coat {
+namespace {
+
+constexpr double kFactor = 1.5;
+
+// An absolute bound beside it: independent roundings add up as a random walk along the path. Root mean square of one rounding
+// (COAT.md 5.1 fact 8): BF16 2^-9 at most; E4M3 0.026, E5M2 0.052. A layer's path has 24 of BF16 forward and backward, 12 of
+// E4M3 and 8 of E5M2 under recipe coat; norm and head add 6 of BF16.
+double random_walk(const std::string& recipe_name, std::int64_t layers) {
+  const auto n = static_cast<double>(layers);
+  const double bf16 = (24 * n + 6) * std::pow(2.0, -18);
+  const double fp8 = recipe_name == "bf16" ? 0 : n * (12 * 0.026 * 0.026 + 8 * 0.052 * 0.052);
+  return 2 * std::sqrt(bf16 + fp8);
+}
+
+struct Reference {
+  double loss = 0;
+  oracle::Weights weights;  // with gradients of the mean loss
+};
+
+Reference reference(const Shape& shape, const ParameterRegistry& parameters, const MicroBatch& batch,
+                    const Recipe* emulated) {
+  Reference result{0, oracle::weights_of(parameters, at::kDouble)};
+  const at::Tensor loss =
+      oracle::loss_sum({.dtype = at::kDouble, .emulated = emulated}, shape.model(), result.weights, batch);
+  result.loss = loss.item<double>();
+  (loss / counting(batch)).backward();
+  return result;
+}
+
+struct Case {
+  Shape shape;
+  std::string recipe;
+  bool masked = false;
+};
+
+class ModelGradient : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ModelGradient, IsAsNearToExactArithmeticAsAStraightforwardImplementation) {
+  const Shape& shape = GetParam().shape;
+  const auto model = make_model(shape, GetParam().recipe);
+  const MicroBatch batch = make_batch(shape, 3, GetParam().masked);
+  model->parameters().zero_gradients();
+  const double loss = model->forward_backward(batch, static_cast<float>(1 / counting(batch)), nullptr);
+
+  const Reference exact = reference(shape, model->parameters(), batch, nullptr);
+  const Reference plain = reference(shape, model->parameters(), batch, &recipe(GetParam().recipe));
+  EXPECT_NEAR(loss, exact.loss, kFactor * std::abs(plain.loss - exact.loss) + 2e-3 * exact.loss);
+  EXPECT_DOUBLE_EQ(loss, model->loss(batch));
+  const double head_norm = exact.weights.at("model.norm.weight").grad().norm().item<double>();
+  for (const Parameter* parameter : model->parameters().all()) {
+    const at::Tensor& expected = exact.weights.at(parameter->name).grad();
+    if (expected.norm().item<double>() < 1e-12 * head_norm) {
+      // Of q and k where a sequence is one token: nothing but FP32 noise may be there.
+      EXPECT_EQ(shape.length, 1) << parameter->name;
+      EXPECT_LT(parameter->gradient.norm().item<double>(), 1e-5 * head_norm) << parameter->name;
+      continue;
+    }
+    const double error = oracle::relative_error(parameter->gradient, expected);
+    EXPECT_LE(error, kFactor * oracle::relative_error(plain.weights.at(parameter->name).grad(), expected))
+        << parameter->name;
+    EXPECT_LE(error, random_walk(GetParam().recipe, shape.layers)) << parameter->name;
+  }
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* name : {"bf16", "coat"}) {
+    all.push_back({Shape{}, name});
+    all.push_back({Shape{}, name, /*masked=*/true});
+    all.push_back({Shape{.tied = true}, name});
+    all.push_back({Shape{.kv_heads = 2}, name});
+    all.push_back({Shape{.kv_heads = 1, .tied = true, .sequences = 1, .length = 129}, name});
+    all.push_back({Shape{.sequences = 3, .length = 1}, name});
+    all.push_back({Shape{.hidden = 36, .intermediate = 50, .heads = 6, .kv_heads = 3, .sequences = 5}, name});
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, ModelGradient, ::testing::ValuesIn(cases()), [](const auto& test) {
+  return test.param.recipe + "_" + test.param.shape.name() + (test.param.masked ? "_masked" : "");
+});
+
+}  // namespace
+}  // namespace coat

@@ -1,0 +1,106 @@
+// The ledger's closed forms against the tensors that a step really holds.
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "tests/unit/worker/core/model/model_fixture.h"
+#include "worker/core/base/tracked_allocator.h"
+#include "worker/core/model/model_ledger.h"
+
+namespace coat {
+namespace {
+
+constexpr spec::ModelSpec llama2_7b_layer() {
+  spec::ModelSpec model;
+  model.hidden = 4096;
+  model.intermediate = 11008;
+  model.heads = model.kv_heads = 32;
+  model.layers = 1;
+  return model;
+}
+
+// COAT.md 4.1: bytes a token and layer at H = 4096, F = 11008, 32 heads.
+TEST(Ledger, MatchesThePublishedArithmeticOfLlama2) {
+  const std::int64_t tokens = 4096;
+  const auto per_token = [&](const char* name) {
+    return static_cast<double>(saved_bytes_of_layer(llama2_7b_layer(), recipe(name), tokens)) /
+           static_cast<double>(tokens);
+  };
+  EXPECT_NEAR(per_token("coat"), 66'900, 0.01 * 66'900);
+  EXPECT_NEAR(per_token("bf16"), 153'736, 0.01 * 153'736);
+}
+
+struct Case {
+  Shape shape;
+  std::string recipe;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* name : {"bf16", "coat"}) {
+    all.push_back({Shape{.vocab = 256, .hidden = 128, .intermediate = 344, .sequences = 4, .length = 128}, name});
+    all.push_back({Shape{.vocab = 256, .hidden = 256, .intermediate = 688, .sequences = 8, .length = 256}, name});
+    all.push_back({Shape{.vocab = 3001, .hidden = 64, .intermediate = 96, .kv_heads = 2, .sequences = 3, .length = 200},
+                   name});
+    all.push_back({Shape{.vocab = 64, .hidden = 72, .intermediate = 1000, .heads = 6, .kv_heads = 1, .tied = true,
+                         .sequences = 7, .length = 129},
+                   name});
+    all.push_back({Shape{.vocab = 64, .hidden = 128, .intermediate = 128, .layers = 1, .heads = 2, .kv_heads = 1,
+                         .sequences = 2, .length = 1000},
+                   name});
+  }
+  return all;
+}
+
+class LedgerOfModel : public ::testing::TestWithParam<Case> {};
+
+TEST_P(LedgerOfModel, EqualsWhatAStepHolds) {
+  cpu_memory::install();
+  const Shape& shape = GetParam().shape;
+  const spec::ModelSpec spec = shape.model();
+  const Recipe& precision = recipe(GetParam().recipe);
+  const std::int64_t tokens = shape.sequences * shape.length;
+
+  const std::int64_t before = cpu_memory::current();
+  const auto model = make_model(shape, GetParam().recipe);
+  const std::int64_t weights_and_gradients = cpu_memory::current() - before;
+  EXPECT_EQ(model->parameters().element_count(), parameter_count(spec));
+  EXPECT_EQ(weights_and_gradients, 8 * parameter_count(spec));
+
+  const MicroBatch batch = make_batch(shape, 5);
+  model->forward_backward(batch, 1e-3f, nullptr);  // what the first call alone allocates is no part of a step
+  const std::int64_t at_rest = cpu_memory::current();
+  cpu_memory::reset_peak();
+  model->forward_backward(batch, 1e-3f, nullptr);
+  const std::int64_t tokens_bytes = static_cast<std::int64_t>(batch.tokens.nbytes());
+  const std::int64_t held = cpu_memory::peak() - at_rest + tokens_bytes;
+  EXPECT_EQ(cpu_memory::current(), at_rest) << "a step leaves nothing behind";
+
+  EXPECT_EQ(model->saved_bytes(), saved_bytes_of_model(spec, precision, tokens));
+  const std::int64_t predicted = saved_bytes_of_model(spec, precision, tokens) +
+                                 workspace_bytes(spec, precision, {shape.sequences, shape.length});
+  EXPECT_NEAR(static_cast<double>(predicted), static_cast<double>(held), 0.02 * static_cast<double>(held));
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, LedgerOfModel, ::testing::ValuesIn(cases()), [](const auto& test) {
+  return test.param.recipe + "_" + test.param.shape.name();
+});
+
+TEST(Ledger, CountsParametersInTheRegistrysOrder) {
+  for (const bool tied : {false, true}) {
+    const Shape shape{.kv_heads = 2, .tied = tied};
+    const auto model = make_model(shape, "bf16");
+    std::vector<std::int64_t> sizes;
+    for (const Parameter* parameter : model->parameters().all()) sizes.push_back(parameter->value.numel());
+    EXPECT_EQ(parameter_sizes(shape.model()), sizes);
+  }
+}
+
+TEST(Ledger, CoatHoldsLessThanHalfOfWhatBf16Saves) {
+  const spec::ModelSpec model;
+  const auto saved = [&](const char* name) { return saved_bytes_of_model(model, recipe(name), 2048); };
+  EXPECT_LT(2 * saved("coat"), saved("bf16"));
+}
+
+}  // namespace
+}  // namespace coat

@@ -1,0 +1,51 @@
+#include "worker/core/model/model_ledger.h"
+
+#include <numeric>
+
+namespace coat {
+namespace {
+
+constexpr std::int64_t kFp32Bytes = 4;
+constexpr std::int64_t kBf16Bytes = 2;
+
+std::int64_t kv_width(const spec::ModelSpec& model) { return model.hidden / model.heads * model.kv_heads; }
+
+}  // namespace
+
+std::vector<std::int64_t> parameter_sizes(const spec::ModelSpec& model) {
+  const std::int64_t hidden = model.hidden;
+  std::vector<std::int64_t> sizes = {model.vocab_size * hidden};
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const std::int64_t kv = kv_width(model) * hidden;
+    const std::int64_t mlp = model.intermediate * hidden;
+    sizes.insert(sizes.end(), {hidden, hidden * hidden, kv, kv, hidden * hidden, hidden, mlp, mlp, mlp});
+  }
+  sizes.push_back(hidden);
+  if (!model.tie_embeddings) sizes.push_back(model.vocab_size * hidden);
+  return sizes;
+}
+
+std::int64_t parameter_count(const spec::ModelSpec& model) {
+  const std::vector<std::int64_t> sizes = parameter_sizes(model);
+  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+}
+
+std::int64_t saved_bytes_of_layer(const spec::ModelSpec& model, const Recipe& recipe, std::int64_t tokens) {
+  const auto in = [tokens](const TensorFormat& format, std::int64_t cols) { return format.total_bytes(tokens, cols); };
+  const std::int64_t norm_inputs = 2 * (in(recipe.saved_nonlinear, model.hidden) + tokens * kFp32Bytes);
+  const std::int64_t norm_outputs = recipe.save_norm_output ? 2 * in(recipe.linear_operand, model.hidden) : 0;
+  const std::int64_t attention = 2 * in(recipe.saved_attention, model.hidden) +
+                                 2 * in(recipe.saved_attention, kv_width(model)) + tokens * model.heads * kFp32Bytes;
+  const std::int64_t gate_up = 2 * in(recipe.saved_nonlinear, model.intermediate);
+  const std::int64_t activation = recipe.save_activation ? in(recipe.saved_nonlinear, model.intermediate) : 0;
+  const std::int64_t product = recipe.save_product ? in(recipe.linear_operand, model.intermediate) : 0;
+  return norm_inputs + norm_outputs + attention + gate_up + activation + product;
+}
+
+std::int64_t saved_bytes_of_model(const spec::ModelSpec& model, const Recipe& recipe, std::int64_t tokens) {
+  const std::int64_t final_norm = tokens * (model.hidden * kBf16Bytes + kFp32Bytes);
+  const std::int64_t token_ids = tokens * static_cast<std::int64_t>(sizeof(std::int32_t));
+  return model.layers * saved_bytes_of_layer(model, recipe, tokens) + final_norm + token_ids;
+}
+
+}  // namespace coat
