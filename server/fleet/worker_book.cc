@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include <google/protobuf/util/message_differencer.h>
 #include <google/protobuf/util/time_util.h>
 
 namespace coat::fleet {
 namespace {
+
+using google::protobuf::util::MessageDifferencer;
 
 google::protobuf::Timestamp timestamp(SystemTime time) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
@@ -65,9 +68,12 @@ void WorkerBook::hear(WorkerEntry& entry, SteadyTime now, SystemTime stamp) {
   *entry.worker.mutable_heartbeat_time() = timestamp(stamp);
 }
 
-void WorkerBook::take_devices(WorkerEntry& entry,
-                              const google::protobuf::RepeatedPtrField<v1::Device>& devices) {
-  if (!devices.empty()) *entry.worker.mutable_devices() = devices;
+bool WorkerBook::take_devices(WorkerEntry& entry, const google::protobuf::RepeatedPtrField<v1::Device>& devices) {
+  const auto& known = entry.worker.devices();
+  const auto same = [](const v1::Device& a, const v1::Device& b) { return MessageDifferencer::Equals(a, b); };
+  if (devices.empty() || std::equal(devices.begin(), devices.end(), known.begin(), known.end(), same)) return false;
+  *entry.worker.mutable_devices() = devices;
+  return true;
 }
 
 void WorkerBook::leave(WorkerEntry& entry) {

@@ -55,8 +55,8 @@ class WorkerBook {
   Result<Registration> enter(const v1::Register& message, std::shared_ptr<WorkerLink> link, SteadyTime now,
                              SystemTime stamp);
   void hear(WorkerEntry& entry, SteadyTime now, SystemTime stamp);
-  // Takes the health of known devices, and new ones.
-  void take_devices(WorkerEntry& entry, const google::protobuf::RepeatedPtrField<v1::Device>& devices);
+  // The devices as the worker sees them now. False: as before.
+  bool take_devices(WorkerEntry& entry, const google::protobuf::RepeatedPtrField<v1::Device>& devices);
   void leave(WorkerEntry& entry);
 
   // Marks as LOST, once, those whose lease is over, and returns them.

@@ -259,9 +259,7 @@ void Application::rule(const Reported& happening) {
     return;
   }
   store::AttemptRow& row = out_.record.attempts[static_cast<std::size_t>(name->number - 1)];
-  const bool given_up = row.attempt.state() == v1::Attempt::FENCED ||
-                        row.attempt.exit().reason() == v1::ExitStatus::WORKER_LOST;
-  if (row.attempt.epoch() != report.epoch() || given_up) {
+  if (row.attempt.epoch() != report.epoch() || given_up(row.attempt)) {
     out_.stale = true;
     return;
   }
@@ -294,6 +292,10 @@ void Application::rule(const Reported& happening) {
 }
 
 }  // namespace
+
+bool given_up(const v1::Attempt& attempt) {
+  return attempt.state() == v1::Attempt::FENCED || attempt.exit().reason() == v1::ExitStatus::WORKER_LOST;
+}
 
 std::int64_t unix_ms(SystemTime time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();

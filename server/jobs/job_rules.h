@@ -80,6 +80,9 @@ Outcome create_job(const std::string& name, const std::string& uid, const v1::Jo
 // changes nothing: Outcome.changed() is false.
 Outcome apply(const JobRecord& record, const Happening& happening, const Context& context);
 
+// Nothing that a worker says of this attempt counts any more: it was fenced, or ended without its worker.
+bool given_up(const v1::Attempt& attempt);
+
 std::int64_t unix_ms(SystemTime time);
 
 }  // namespace coat::jobs

@@ -29,7 +29,9 @@ SqliteStore::SqliteStore(SqliteOptions options, Clock& clock)
       writer_(options_.file.string(), Connection::Mode::kReadWrite) {
   configure(writer_);
   migrate(writer_);
-  reader_ = std::make_unique<Connection>(options_.file.string(), Connection::Mode::kReadOnly);
+  for (Reader* reader : {&rows_, &lists_}) {
+    reader->connection = std::make_unique<Connection>(options_.file.string(), Connection::Mode::kReadOnly);
+  }
   thread_ = std::thread([this] { write_loop(); });
 }
 
@@ -106,28 +108,28 @@ void SqliteStore::write_back() {
 }
 
 LoadedState SqliteStore::load() {
-  const std::lock_guard<std::mutex> lock(reader_mutex_);
-  return read_live_state(*reader_);
+  const std::lock_guard<std::mutex> lock(lists_.mutex);
+  return read_live_state(*lists_.connection);
 }
 
 std::optional<JobRow> SqliteStore::find_job(const std::string& name) {
-  const std::lock_guard<std::mutex> lock(reader_mutex_);
-  return read_job(*reader_, name);
+  const std::lock_guard<std::mutex> lock(rows_.mutex);
+  return read_job(*rows_.connection, name);
 }
 
 std::vector<AttemptRow> SqliteStore::find_attempts(const std::string& job) {
-  const std::lock_guard<std::mutex> lock(reader_mutex_);
-  return read_attempts(*reader_, job);
+  const std::lock_guard<std::mutex> lock(rows_.mutex);
+  return read_attempts(*rows_.connection, job);
 }
 
 JobPage SqliteStore::list_jobs(const JobQuery& query) {
-  const std::lock_guard<std::mutex> lock(reader_mutex_);
-  return read_jobs(*reader_, query);
+  const std::lock_guard<std::mutex> lock(lists_.mutex);
+  return read_jobs(*lists_.connection, query);
 }
 
 std::vector<EventRow> SqliteStore::list_events(const EventQuery& query) {
-  const std::lock_guard<std::mutex> lock(reader_mutex_);
-  return read_events(*reader_, query);
+  const std::lock_guard<std::mutex> lock(lists_.mutex);
+  return read_events(*lists_.connection, query);
 }
 
 }  // namespace coat::store

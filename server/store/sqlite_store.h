@@ -1,5 +1,6 @@
 // The default store: one SQLite database in WAL mode with full sync, one writer thread that commits together
-// what has queued up while it wrote (group commit), and one connection for reads.
+// what has queued up while it wrote (group commit), and two connections for reads, so that a long
+// list never holds up a look at one job.
 #pragma once
 
 #include <chrono>
@@ -51,8 +52,12 @@ class SqliteStore : public Store {
   SqliteOptions options_;
   Clock& clock_;
   Connection writer_;
-  std::unique_ptr<Connection> reader_;
-  std::mutex reader_mutex_;
+  struct Reader {
+    std::mutex mutex;
+    std::unique_ptr<Connection> connection;
+  };
+  Reader rows_;
+  Reader lists_;
 
   std::mutex mutex_;
   std::condition_variable wake_;
