@@ -111,9 +111,11 @@ class Reader {
   void run() {
     report_unknown();
     visit_fields(result_.spec, *this);
-    // A spec that says nothing of kv_heads means ordinary multi-head attention.
-    if (!present_.contains("model.kv_heads")) result_.spec.model.kv_heads = result_.spec.model.heads;
-    if (unreadable("model.heads")) unreadable_.emplace_back("model.kv_heads");
+    // A spec that says nothing of kv_heads means ordinary multi-head attention; what is wrong with heads is told once.
+    if (!present_.contains("model.kv_heads")) {
+      result_.spec.model.kv_heads = result_.spec.model.heads;
+      unreadable_.emplace_back("model.kv_heads");
+    }
     const std::vector<Violation> rules = check_rules(result_.spec, unreadable_);
     result_.violations.insert(result_.violations.end(), rules.begin(), rules.end());
   }

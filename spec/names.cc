@@ -101,8 +101,14 @@ std::string format_violations(const std::vector<Violation>& violations) {
 std::string number_text(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  std::array<char, 32> buffer{};
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
+  // Rates of everyday size as people write them: 0.0003, not 3e-04.
+  constexpr double kSmallestFixed = 1e-5, kLargestFixed = 1e15;
+  const double size = std::abs(value);
+  const bool fixed = size == 0 || (size >= kSmallestFixed && size < kLargestFixed);
+  std::array<char, 64> buffer{};
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
+                                 fixed ? std::chars_format::fixed : std::chars_format::scientific)
+                       .ptr;
   return std::string(buffer.data(), end);
 }
 
