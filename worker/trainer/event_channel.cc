@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
+#include <cstring>
 #include <system_error>
 
 namespace coat::trainer {
@@ -90,6 +92,9 @@ bool EventChannel::write_line(const std::string& line) {
     if (sent >= 0) {
       done += static_cast<std::size_t>(sent);
     } else if (errno != EAGAIN && errno != EINTR) {
+      const bool hung_up = errno == EPIPE || errno == ECONNRESET;
+      if (!hung_up)
+        std::fprintf(stderr, "coat-trainer: warning: events are lost: %s\n", std::strerror(errno));
       return false;
     }
   }

@@ -144,6 +144,7 @@ ExitCode train_job(const Options& options, const spec::JobSpec& spec, at::Device
 
 ExitCode run_trainer(const Options& options) {
   ::signal(SIGPIPE, SIG_IGN);  // a reader that is gone is an error of write(), and no end
+  ::signal(SIGXFSZ, SIG_IGN);  // a file size limit is a full disk
   cpu_memory::install();
   train::RunControl control;
   std::unique_ptr<EventChannel> events;
