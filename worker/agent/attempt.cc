@@ -22,7 +22,7 @@ constexpr std::int64_t kRunningSequence = 1;
 constexpr std::int64_t kStoppingSequence = 2;
 constexpr std::int64_t kEndSequence = 3;
 // Beyond the grace and the kill limit, before a supervisor counts as hung.
-constexpr std::chrono::seconds kSupervisorSlack{10};
+constexpr std::chrono::seconds kSupervisorSlack{5};
 
 SteadyTime after(SteadyTime now, double seconds) {
   return now + std::chrono::milliseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, 1e8) * 1e3));
