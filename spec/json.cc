@@ -34,8 +34,11 @@ std::string leading_number(const Json& value, bool whole) {
   return std::to_string(static_cast<std::int64_t>(number));
 }
 
+// Decimal digits as protobuf writes them: "010" is not 10 to everyone.
 template <typename Integer>
 bool integer_from_text(const std::string& text, Integer& out) {
+  const std::size_t first = text.starts_with('-') ? 1 : 0;
+  if (text.size() > first + 1 && text[first] == '0') return false;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
   return error == std::errc{} && end == text.data() + text.size();
 }
@@ -111,7 +114,8 @@ class Reader {
   void run() {
     report_unknown();
     visit_fields(result_.spec, *this);
-    // A spec that says nothing of kv_heads means ordinary multi-head attention; what is wrong with heads is told once.
+    // A spec that says nothing of kv_heads means ordinary multi-head attention; what is wrong with heads is
+    // told once.
     if (!present_.contains("model.kv_heads")) {
       result_.spec.model.kv_heads = result_.spec.model.heads;
       unreadable_.emplace_back("model.kv_heads");

@@ -10,9 +10,11 @@ namespace coat {
 namespace {
 
 constexpr const char* kDomain = "coat";
-// A status travels in the trailing metadata, of which gRPC accepts 8 KiB; base64 adds a third.
-constexpr std::size_t kMaxDetailBytes = 4096;
-constexpr std::size_t kMaxMessageBytes = 1024;
+// A status travels in the trailing metadata, of which gRPC accepts 8 KiB. There the details grow by a third
+// (base64), and a message by up to three times (percent signs); these limits keep the sum below 7.5 KiB.
+constexpr std::size_t kMaxMessageBytes = 512;
+constexpr std::size_t kMaxMetadataBytes = 1024;
+constexpr std::size_t kMaxViolationBytes = 2560;
 
 // Cuts at a border of UTF-8 characters.
 std::string cut(const std::string& text, std::size_t bytes) {
@@ -32,7 +34,7 @@ void add_violations(const std::vector<spec::Violation>& violations, google::rpc:
     const std::string text = cut(describe(violations[i]), kMaxMessageBytes);
     used += text.size() + violations[i].field.size();
     auto* out = request.add_field_violations();
-    if (used > kMaxDetailBytes) {
+    if (used > kMaxViolationBytes) {
       out->set_description(std::to_string(violations.size() - i) + " more problems; mend these first");
       return;
     }
@@ -82,7 +84,7 @@ grpc::Status to_status(const ServiceError& error) {
   std::size_t used = 0;
   for (const auto& [key, value] : error.metadata) {
     used += key.size() + value.size();
-    if (used > kMaxMessageBytes) break;
+    if (used > kMaxMetadataBytes) break;
     (*info.mutable_metadata())[key] = value;
   }
   details.add_details()->PackFrom(info);

@@ -134,15 +134,15 @@ class SpecReader {
     }
     Json result = Json::object();
     std::map<std::string, int> first_lines;
-    for (const auto& [key, value] : node.entries) {
+    for (const auto& [key, line, value] : node.entries) {
       const std::string inner = child(path, key);
-      const auto [first, is_new] = first_lines.emplace(key, value.line);
+      const auto [first, is_new] = first_lines.emplace(key, line);
       if (!is_new) {
-        add(inner, value.line, "is there twice, first in line " + std::to_string(first->second),
+        add(inner, line, "is there twice, first in line " + std::to_string(first->second),
             "keep one of them");
         continue;
       }
-      places_[inner] = "line " + std::to_string(value.line);
+      places_[inner] = "line " + std::to_string(line);
       Json converted = convert(value, inner);
       // What was refused here has been told already.
       if (value.kind != YamlTree::Kind::kRefused) result[key] = std::move(converted);
@@ -243,7 +243,8 @@ Result<v1::JobSpec> parse_yaml(const std::string& text, const std::string& file_
   if (const auto violation = check_bytes(text)) return bad_file(file_name, {*violation});
   SpecReader reader;
   try {
-    reader.read_tree(parse_yaml_tree(text));
+    const bool has_byte_order_mark = text.starts_with("\xef\xbb\xbf");
+    reader.read_tree(parse_yaml_tree(has_byte_order_mark ? text.substr(3) : text));
   } catch (const YamlError& error) {
     const std::string place = error.line > 0 ? " (line " + std::to_string(error.line) + ")" : "";
     return bad_file(file_name, {{"", error.what() + place, error.fix}});

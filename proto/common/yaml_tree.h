@@ -4,10 +4,11 @@
 
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace coat {
+
+struct YamlEntry;
 
 struct YamlTree {
   // kRefused: an anchor, an alias or an explicit tag; `text` says which.
@@ -15,8 +16,14 @@ struct YamlTree {
   Kind kind = Kind::kNull;
   int line = 0;  // counted from 1
   std::string text;
-  bool quoted = false;                                    // a scalar in quotes or a block: always a text
-  std::vector<std::pair<std::string, YamlTree>> entries;  // of a mapping, in the order of the file
+  bool quoted = false;             // a scalar in quotes or a block: always a text
+  std::vector<YamlEntry> entries;  // of a mapping, in the order of the file
+};
+
+struct YamlEntry {
+  std::string key;
+  int line = 0;  // of the key
+  YamlTree value;
 };
 
 // No YAML, or not what a job file may be.

@@ -126,6 +126,7 @@ TEST(SpecJson, WrongTypesAreNamedWithAFix) {
        "write a whole number without a unit, for example 15"},
       {"training.steps", 18446744073709551615ULL, "is 18446744073709551615",
        "write a whole number, for example 1"},
+      {"training.steps", "010", "is the text \"010\"", "write a whole number without a unit, for example 10"},
       {"training.seed", -1, "is -1", "write a whole number from 0 to 18446744073709551615"},
       {"optimizer.learning_rate", "3e-4/step", "is the text \"3e-4/step\"",
        "write a number without a unit, for example 0.0003"},
