@@ -1,22 +1,13 @@
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "tests/gpu/paired.h"
-#include "worker/core/base/error.h"
 
 namespace coat::gpu_test {
 namespace {
 
 using kernels::ErrorSums;
 using MeasureTest = GpuTest;
-
-TEST_F(MeasureTest, TheDevice) {
-  std::printf("device: %s\n", device_description().c_str());
-  EXPECT_STREQ(cuda().device_name(), "cuda");
-  EXPECT_TRUE(cuda().needs_k_major(Format::kE4M3));
-  EXPECT_FALSE(cuda().needs_k_major(Format::kBf16));
-}
 
 TEST_F(MeasureTest, SumOfSquaresHasTheTwinsBits) {
   for (const std::int64_t elements : {0, 1, 7, 4096, 4097, 100003, 5000000}) {
@@ -63,17 +54,6 @@ TEST_F(MeasureTest, QuantizationError) {
       EXPECT_EQ(cpu_sums.underflowed, cuda_sums.underflowed);
       EXPECT_EQ(cpu_sums.elements, cuda_sums.elements);
     }
-  }
-}
-
-// In a build without CUDA there is one clear error, and no device to test.
-TEST(NoCuda, IsOneClearError) {
-  if (device_count() > 0) GTEST_SKIP() << "this machine has a CUDA device";
-  try {
-    const kernels::Kernels& kernels = kernels::cuda_kernels();
-    EXPECT_STREQ(kernels.device_name(), "cuda");
-  } catch (const UnsupportedError& error) {
-    EXPECT_NE(std::string(error.what()).find("cmake --preset cuda"), std::string::npos);
   }
 }
 

@@ -39,6 +39,16 @@ std::string device_description() {
          std::to_string(driver) + ", runtime " + std::to_string(runtime);
 }
 
+DeviceStream::DeviceStream() {
+  cudaStream_t stream = nullptr;
+  require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  handle_ = stream;
+}
+
+DeviceStream::~DeviceStream() { cudaStreamDestroy(static_cast<cudaStream_t>(handle_)); }
+
+void DeviceStream::wait() { require(cudaStreamSynchronize(static_cast<cudaStream_t>(handle_))); }
+
 DeviceBytes::DeviceBytes(std::size_t bytes, std::size_t misalignment)
     : bytes_(bytes), misalignment_(misalignment) {
   const std::size_t whole = kGuard + misalignment + bytes + kGuard;

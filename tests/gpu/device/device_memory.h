@@ -13,6 +13,20 @@ int device_count();
 // Name, memory and driver of the first device, for the result file.
 std::string device_description();
 
+// A queue beside the default one, which does not wait for it.
+class DeviceStream {
+ public:
+  DeviceStream();
+  DeviceStream(const DeviceStream&) = delete;
+  DeviceStream& operator=(const DeviceStream&) = delete;
+  ~DeviceStream();
+  void* handle() const { return handle_; }
+  void wait();
+
+ private:
+  void* handle_ = nullptr;
+};
+
 // Poisoned at first, with guards before and after that a kernel must leave alone. `misalignment` bytes are
 // added to the address, which is else a multiple of 256.
 class DeviceBytes {

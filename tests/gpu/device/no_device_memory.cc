@@ -12,6 +12,10 @@ namespace {
 int device_count() { return 0; }
 std::string device_description() { return "no CUDA device (built without CUDA)"; }
 
+DeviceStream::DeviceStream() { no_device(); }
+DeviceStream::~DeviceStream() = default;
+void DeviceStream::wait() { no_device(); }
+
 DeviceBytes::DeviceBytes(std::size_t bytes, std::size_t misalignment)
     : bytes_(bytes), misalignment_(misalignment) {
   no_device();
