@@ -43,16 +43,25 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return x * at::rsqrt(x.square().mean(-1, true) + eps) * weight;
 }
 
-// [T, N*D] -> [T, N*D], position of a row: row % length.
-at::Tensor rotated(const at::Tensor& x, std::int64_t heads, std::int64_t length, double theta) {
-  const std::int64_t half = x.size(1) / heads / 2;
-  const auto options = x.options().requires_grad(false);
-  const at::Tensor frequency = at::pow(theta, at::arange(half, options) * (-1.0 / static_cast<double>(half)));
-  const at::Tensor position = at::arange(length, options).repeat({x.size(0) / length});
-  const at::Tensor angle = (position.unsqueeze(1) * frequency.unsqueeze(0)).unsqueeze(1);  // [T, 1, D/2]
-  const auto halves = x.view({x.size(0), heads, 2 * half}).chunk(2, -1);
-  const at::Tensor low = halves[0] * angle.cos() - halves[1] * angle.sin();
-  const at::Tensor high = halves[1] * angle.cos() + halves[0] * angle.sin();
+// cos and sin of the angles, [T, 1, D/2]; the position of a row is row % length.
+struct Rotary {
+  at::Tensor cosine, sine;
+};
+
+Rotary rotary_of(const at::Tensor& h, const spec::ModelSpec& model, std::int64_t length) {
+  const std::int64_t half = model.hidden / model.heads / 2;
+  const auto options = h.options().requires_grad(false);
+  const at::Tensor frequency =
+      at::pow(model.rope_theta, at::arange(half, options) * (-1.0 / static_cast<double>(half)));
+  const at::Tensor position = at::arange(length, options).repeat({h.size(0) / length});
+  const at::Tensor angle = (position.unsqueeze(1) * frequency.unsqueeze(0)).unsqueeze(1);
+  return {angle.cos(), angle.sin()};
+}
+
+at::Tensor rotated(const at::Tensor& x, std::int64_t heads, const Rotary& rotary) {
+  const auto halves = x.view({x.size(0), heads, x.size(1) / heads}).chunk(2, -1);
+  const at::Tensor low = halves[0] * rotary.cosine - halves[1] * rotary.sine;
+  const at::Tensor high = halves[1] * rotary.cosine + halves[0] * rotary.sine;
   return at::cat({low, high}, -1).view(x.sizes());
 }
 
@@ -89,15 +98,16 @@ at::Tensor attention(AttentionKind kind, const at::Tensor& q, const at::Tensor& 
 const at::Tensor& get(const Weights& weights, const std::string& name) { return weights.at(name); }
 
 at::Tensor attention_branch(const Arithmetic& arithmetic, const spec::ModelSpec& model, const Weights& weights,
-                            const std::string& prefix, const at::Tensor& h, const HeadShape& shape) {
+                            const std::string& prefix, const at::Tensor& h, const HeadShape& shape,
+                            const Rotary& rotary) {
   const Rounder round{arithmetic.emulated};
   const at::Tensor x = round.operand(round.bf16(
       rms_norm(round.norm_input(h), get(weights, prefix + "input_layernorm.weight"), model.norm_eps)));
   const auto project = [&](const at::Tensor& input, const char* name) {
     return round.product(at::linear(input, round.operand(get(weights, prefix + "self_attn." + name + ".weight"))));
   };
-  const at::Tensor q = round.bf16(rotated(project(x, "q_proj"), shape.heads, shape.length, model.rope_theta));
-  const at::Tensor k = round.bf16(rotated(project(x, "k_proj"), shape.kv_heads, shape.length, model.rope_theta));
+  const at::Tensor q = round.bf16(rotated(project(x, "q_proj"), shape.heads, rotary));
+  const at::Tensor k = round.bf16(rotated(project(x, "k_proj"), shape.kv_heads, rotary));
   const at::Tensor out = round.bf16(attention(arithmetic.attention, q, k, project(x, "v_proj"), shape));
   return project(round.operand(out), "o_proj");
 }
@@ -116,6 +126,13 @@ at::Tensor mlp_branch(const Arithmetic& arithmetic, const spec::ModelSpec& model
   return round.product(product(activated, "down_proj"));
 }
 
+at::Tensor block(const Arithmetic& arithmetic, const spec::ModelSpec& model, const Weights& weights,
+                 const std::string& prefix, const at::Tensor& h, const HeadShape& shape, const Rotary& rotary) {
+  const Rounder round{arithmetic.emulated};
+  const at::Tensor z = round.bf16(h + attention_branch(arithmetic, model, weights, prefix, h, shape, rotary));
+  return round.bf16(z + mlp_branch(arithmetic, model, weights, prefix, z));
+}
+
 }  // namespace
 
 Weights weights_of(const ParameterRegistry& parameters, at::ScalarType dtype) {
@@ -128,10 +145,8 @@ Weights weights_of(const ParameterRegistry& parameters, at::ScalarType dtype) {
 
 at::Tensor decoder_block(const Arithmetic& arithmetic, const spec::ModelSpec& model, const Weights& weights,
                          const std::string& prefix, const at::Tensor& h, std::int64_t sequences, std::int64_t length) {
-  const Rounder round{arithmetic.emulated};
   const HeadShape shape{sequences, length, model.heads, model.kv_heads};
-  const at::Tensor z = round.bf16(h + attention_branch(arithmetic, model, weights, prefix, h, shape));
-  return round.bf16(z + mlp_branch(arithmetic, model, weights, prefix, z));
+  return block(arithmetic, model, weights, prefix, h, shape, rotary_of(h, model, length));
 }
 
 at::Tensor logits(const Arithmetic& arithmetic, const spec::ModelSpec& model, const Weights& weights,
@@ -139,8 +154,10 @@ at::Tensor logits(const Arithmetic& arithmetic, const spec::ModelSpec& model, co
   const Rounder round{arithmetic.emulated};
   const at::Tensor& embedding = get(weights, "model.embed_tokens.weight");
   at::Tensor h = round.bf16(at::embedding(embedding, tokens));
+  const HeadShape shape{sequences, length, model.heads, model.kv_heads};
+  const Rotary rotary = rotary_of(h, model, length);
   for (std::int64_t i = 0; i < model.layers; ++i) {
-    h = decoder_block(arithmetic, model, weights, "model.layers." + std::to_string(i) + ".", h, sequences, length);
+    h = block(arithmetic, model, weights, "model.layers." + std::to_string(i) + ".", h, shape, rotary);
   }
   const at::Tensor y = round.bf16(rms_norm(h, get(weights, "model.norm.weight"), model.norm_eps));
   const at::Tensor& head = model.tie_embeddings ? embedding : get(weights, "lm_head.weight");

@@ -17,7 +17,7 @@ namespace {
 constexpr double kFactor = 1.5;
 
 // An absolute bound beside it: independent roundings add up as a random walk along the path. Root mean square of one rounding
-// (COAT.md 5.1 fact 8): BF16 2^-9 at most; E4M3 0.026, E5M2 0.052. A layer's path has 24 of BF16 forward and backward, 12 of
+// (COAT.md 5.1 fact 8): BF16 2^-9; E4M3 0.026, E5M2 0.052. A layer's path has 24 of BF16 forward and backward, 12 of
 // E4M3 and 8 of E5M2 under recipe coat; norm and head add 6 of BF16.
 double random_walk(const std::string& recipe_name, std::int64_t layers) {
   const auto n = static_cast<double>(layers);
