@@ -171,7 +171,8 @@ void Attempt::on_supervisor_gone() {
 void Attempt::end_orphans() {
   ExitRecord exit;
   exit.stop = stop_;
-  exit.supervisor_error = "the supervisor of the attempt died: " + read_range(files_.supervisor_log(), 0, 400);
+  exit.supervisor_error =
+      "the supervisor of the attempt died: " + read_range(files_.supervisor_log(), 0, 400);
   if (processes_ && processes_->boot == boot_id()) {
     if (is_alive(processes_->trainer) && clock_.now() < *orphan_deadline_) return;
     end_cgroup(processes_->cgroup);
@@ -201,10 +202,9 @@ v1::AttemptReport Attempt::report(std::int64_t sequence) const {
     const double now = std::chrono::duration<double>(clock_.system_now().time_since_epoch()).count();
     protocol::Step step = state.step.value_or(protocol::Step{});
     if (!state.step) step.step = state.started->resume_step;
-    *report.mutable_progress() = to_progress(step, state.started ? state.started->total_steps : 0,
-                                             state.checkpoint ? state.checkpoint->step
-                                                              : (state.started ? state.started->resume_step : 0),
-                                             now);
+    *report.mutable_progress() = to_progress(
+        step, state.started ? state.started->total_steps : 0,
+        state.checkpoint ? state.checkpoint->step : (state.started ? state.started->resume_step : 0), now);
   }
   if (stage_ != Stage::kEnded) return report;
   const AttemptEnd ended = end();

@@ -1,5 +1,6 @@
-// The daemon's side of one attempt: starts its supervisor, follows its files, asks it to stop, and knows what the controller
-// has still to hear. Everything here can be rebuilt from the attempt's folder. Not thread-safe: AttemptSet locks.
+// The daemon's side of one attempt: starts its supervisor, follows its files, asks it to stop, and knows what
+// the controller has still to hear. Everything here can be rebuilt from the attempt's folder. Not
+// thread-safe: AttemptSet locks.
 #pragma once
 
 #include <sys/types.h>
@@ -31,14 +32,16 @@ class Attempt {
 
   // A new attempt, whose folder and attempt.json are in place.
   Attempt(AttemptFiles files, AttemptRecord record, Clock& clock);
-  // Takes over what an earlier daemon left in a folder. Throws std::runtime_error when attempt.json is missing or damaged.
+  // Takes over what an earlier daemon left in a folder. Throws std::runtime_error when attempt.json is
+  // missing or damaged.
   static std::unique_ptr<Attempt> adopt(const AttemptFiles& files, Clock& clock);
 
   // Starts the supervisor; when that fails the attempt has ended with LAUNCH_FAILED.
   void launch(const std::filesystem::path& supervisor);
   // Ends an attempt that never ran.
   void give_up(const ExitRecord& exit);
-  // Writes stop.json and wakes the supervisor. May be repeated; only a shorter grace, a user's cancel or a fence adds anything.
+  // Writes stop.json and wakes the supervisor. May be repeated; only a shorter grace, a user's cancel or a
+  // fence adds anything.
   void request_stop(const StopRequest& request);
   // Looks at the files and processes.
   void poll();
@@ -54,7 +57,8 @@ class Attempt {
   // Of an ended attempt.
   AttemptEnd end() const { return end_of(*exit_, training().failure); }
 
-  // RUNNING is 1, STOPPING 2, the end 3: sequences follow from the files and need no counter. 0: nothing to report yet.
+  // RUNNING is 1, STOPPING 2, the end 3: sequences follow from the files and need no counter. 0: nothing to
+  // report yet.
   std::int64_t report_sequence() const;
   // `sequence` 0 makes a progress report.
   v1::AttemptReport report(std::int64_t sequence) const;

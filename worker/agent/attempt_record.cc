@@ -9,7 +9,9 @@ namespace {
 
 using nlohmann::json;
 
-json write(const ProcessIdentity& identity) { return {{"pid", identity.pid}, {"start_time", identity.start_time}}; }
+json write(const ProcessIdentity& identity) {
+  return {{"pid", identity.pid}, {"start_time", identity.start_time}};
+}
 
 ProcessIdentity read_identity(const json& object) {
   return {object.at("pid").get<pid_t>(), object.at("start_time").get<unsigned long long>()};
@@ -74,7 +76,10 @@ std::string to_json(const StopRequest& request) { return write(request).dump(2) 
 StopRequest parse_stop_request(const std::string& text) { return parse("stop.json", text, read_stop); }
 
 std::string to_json(const SupervisorRecord& record) {
-  return json{{"supervisor", write(record.supervisor)}, {"trainer", write(record.trainer)}, {"boot", record.boot}, {"cgroup", record.cgroup}}
+  return json{{"supervisor", write(record.supervisor)},
+              {"trainer", write(record.trainer)},
+              {"boot", record.boot},
+              {"cgroup", record.cgroup}}
              .dump(2) +
          "\n";
 }
@@ -126,7 +131,8 @@ std::optional<AttemptName> parse_attempt_name(const std::string& attempt) {
   name.job = attempt.substr(kJobs.size(), middle - kJobs.size());
   const std::string digits = attempt.substr(middle + kAttempts.size());
   // The job becomes the name of a folder: what could climb out of it is no job.
-  if (name.job.empty() || name.job.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") != std::string::npos ||
+  if (name.job.empty() ||
+      name.job.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") != std::string::npos ||
       digits.empty() || digits.size() > 9 || digits.find_first_not_of("0123456789") != std::string::npos) {
     return std::nullopt;
   }

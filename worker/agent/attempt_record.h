@@ -1,19 +1,19 @@
-// The files of an attempt's folder, <state-dir>/attempts/<job>.<n>.<epoch>/. They are the whole truth about an attempt: the
-// daemon can die at any moment, and the next one knows from them all that the dead one knew.
+// The files of an attempt's folder, <state-dir>/attempts/<job>.<n>.<epoch>/. They are the whole truth about
+// an attempt: the daemon can die at any moment, and the next one knows from them all that the dead one knew.
 //
-//   file             written by            what
-//   attempt.json     daemon, durably       what was assigned, before any process starts
-//   spec.json        daemon                the job's spec, as the trainer reads it
-//   lock             supervisor            held while the supervisor lives
-//   supervisor.json  supervisor            who runs
-//   stop.json        daemon                a request to stop; it can be repeated with a shorter grace
-//   log              trainer, directly     its standard output and error: one file, one stream, offsets from 0
-//   metrics.jsonl    supervisor            one coat.v1.MetricSample a step
-//   events.jsonl     supervisor            every other event: seconds since 1970, a space, the trainer's line
-//   progress.json    supervisor            the latest step event, with the latest measured quantization errors
-//   supervisor.log   supervisor            its own complaints
-//   exit.json        supervisor, durably   how it ended; nothing of the attempt runs any more
-//   shipped          daemon                the controller has all of it: the folder may go
+//   file             written by           what
+//   attempt.json     daemon, durably      what was assigned, before any process starts
+//   spec.json        daemon               the job's spec, as the trainer reads it
+//   lock             supervisor           held while the supervisor lives
+//   supervisor.json  supervisor           who runs
+//   stop.json        daemon               a request to stop; may be repeated with a shorter grace
+//   log              trainer, directly    its standard output and error: one file, offsets from 0
+//   metrics.jsonl    supervisor           one coat.v1.MetricSample a step
+//   events.jsonl     supervisor           every other event: unix seconds, a space, the trainer's line
+//   progress.json    supervisor           the latest step, with the latest measured quantization errors
+//   supervisor.log   supervisor           its own complaints
+//   exit.json        supervisor, durably  how it ended; nothing of the attempt runs any more
+//   shipped          daemon               the controller has all of it: the folder may go
 #pragma once
 
 #include <cstdint>
@@ -33,18 +33,19 @@ struct AttemptRecord {
   std::vector<int> devices;
   std::vector<std::string> trainer;  // the command line
   double stop_grace_seconds = 60;
-  double orphan_grace_seconds = 600;  // the daemon may be dead for so long before the supervisor stops the trainer
-  std::string daemon_lock;            // held while the daemon lives
+  double orphan_grace_seconds =
+      600;                  // the daemon may be dead for so long before the supervisor stops the trainer
+  std::string daemon_lock;  // held while the daemon lives
 
   bool operator==(const AttemptRecord&) const = default;
 };
 
 // stop.json
 struct StopRequest {
-  double grace_seconds = 0;   // from when the supervisor reads it to SIGKILL
+  double grace_seconds = 0;  // from when the supervisor reads it to SIGKILL
   bool user_cancel = false;
-  bool fence = false;         // kill at once; nobody wants to hear of it
-  std::string reason;         // for people
+  bool fence = false;  // kill at once; nobody wants to hear of it
+  std::string reason;  // for people
 
   bool operator==(const StopRequest&) const = default;
 };
@@ -65,10 +66,10 @@ struct ExitRecord {
   int signal = 0;
   bool killed_by_service = false;  // the signal was ours
   std::optional<StopRequest> stop;
-  std::string launch_error;      // why it could not be started
-  std::string supervisor_error;  // the supervisor itself was lost
+  std::string launch_error;                // why it could not be started
+  std::string supervisor_error;            // the supervisor itself was lost
   std::vector<ProcessIdentity> survivors;  // could not be killed
-  double end_time = 0;  // seconds since 1970
+  double end_time = 0;                     // seconds since 1970
 
   bool operator==(const ExitRecord&) const = default;
 };

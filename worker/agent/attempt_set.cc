@@ -55,7 +55,8 @@ std::optional<std::string> AttemptSet::refusal(const v1::Assign& assign) const {
   if (assign.devices().empty()) return "no device was assigned";
   for (const int index : assign.devices()) {
     if (index < 0 || static_cast<std::size_t>(index) >= devices.size()) {
-      return "this worker has no device " + std::to_string(index) + " (it has " + std::to_string(devices.size()) + ")";
+      return "this worker has no device " + std::to_string(index) + " (it has " +
+             std::to_string(devices.size()) + ")";
     }
     const v1::Device& device = devices[static_cast<std::size_t>(index)];
     if (device.health() == v1::Device::FAULTED) {
@@ -66,7 +67,8 @@ std::optional<std::string> AttemptSet::refusal(const v1::Assign& assign) const {
   return std::nullopt;
 }
 
-AttemptRecord AttemptSet::make_record(const v1::Assign& assign, const AttemptFiles& files, const std::string& job) const {
+AttemptRecord AttemptSet::make_record(const v1::Assign& assign, const AttemptFiles& files,
+                                      const std::string& job) const {
   const int device = assign.devices(0);
   protocol::Launch launch;
   launch.spec_path = files.spec();
@@ -104,7 +106,8 @@ void AttemptSet::on_assign(const v1::Assign& assign) {
   for (const auto& [key, attempt] : attempts_) {
     const auto other = parse_attempt_name(key.first);
     if (other && other->job == name->job && key.second > assign.epoch()) {
-      spdlog::warn("ignored {} of epoch {}: epoch {} of its job is known", assign.attempt(), assign.epoch(), key.second);
+      spdlog::warn("ignored {} of epoch {}: epoch {} of its job is known", assign.attempt(), assign.epoch(),
+                   key.second);
       return;
     }
   }
@@ -156,8 +159,8 @@ void AttemptSet::on_stop(const v1::Stop& stop) {
   if (attempt == nullptr) return;
   const double grace =
       static_cast<double>(google::protobuf::util::TimeUtil::DurationToMilliseconds(stop.grace())) / 1e3;
-  attempt->request_stop({grace, stop.user_cancel(), false, stop.user_cancel() ? "the user cancelled the job"
-                                                                               : "the controller asked for it"});
+  attempt->request_stop({grace, stop.user_cancel(), false,
+                         stop.user_cancel() ? "the user cancelled the job" : "the controller asked for it"});
 }
 
 void AttemptSet::on_fence(const v1::Fence& fence) {
@@ -271,22 +274,26 @@ bool AttemptSet::may_start(const Attempt& attempt) const {
 void AttemptSet::on_ended(const Attempt& attempt) {
   const AttemptEnd end = attempt.end();
   spdlog::info("{} (epoch {}): {} {}: {}", attempt.record().attempt, attempt.record().epoch,
-               v1::Attempt::State_Name(end.state), v1::ExitStatus::Reason_Name(end.exit.reason()), end.exit.message());
+               v1::Attempt::State_Name(end.state), v1::ExitStatus::Reason_Name(end.exit.reason()),
+               end.exit.message());
   inventory_.report_survivors(attempt.record().devices, attempt.exit()->survivors);
   if (end.exit.reason() == v1::ExitStatus::DEVICE_FAULT) {
-    inventory_.report_fault(attempt.record().devices, attempt.record().attempt + " ended with a device fault");
+    inventory_.report_fault(attempt.record().devices,
+                            attempt.record().attempt + " ended with a device fault");
   }
 }
 
 bool AttemptSet::tick(const std::function<void(const AttemptView&)>& observe) {
   std::lock_guard lock(mutex_);
   for (const auto& [key, attempt] : attempts_) {
-    if (attempt->stage() == Attempt::Stage::kWaiting && may_start(*attempt)) attempt->launch(options_.supervisor);
+    if (attempt->stage() == Attempt::Stage::kWaiting && may_start(*attempt))
+      attempt->launch(options_.supervisor);
     const bool was_ended = attempt->stage() == Attempt::Stage::kEnded;
     attempt->poll();
     if (!was_ended && attempt->stage() == Attempt::Stage::kEnded) on_ended(*attempt);
     if (observe) {
-      observe({parse_attempt_name(key.first)->job, key.second, attempt->stage() == Attempt::Stage::kEnded, attempt->training()});
+      observe({parse_attempt_name(key.first)->job, key.second, attempt->stage() == Attempt::Stage::kEnded,
+               attempt->training()});
     }
   }
   remove_delivered();
@@ -305,7 +312,8 @@ void AttemptSet::remove_delivered() {
       replace_file(it->second->files().shipped(), "");
     } catch (const std::system_error& error) {
       spdlog::warn("{}: {}", it->first.first, error.what());
-      std::filesystem::remove_all(it->second->files().folder, ignored);  // the disk is full: this one need not stay
+      std::filesystem::remove_all(it->second->files().folder,
+                                  ignored);  // the disk is full: this one need not stay
     }
     it = attempts_.erase(it);
     any = true;

@@ -1,7 +1,8 @@
-// All attempts of this worker: what the controller says about them, and what it is still to hear. Thread-safe.
+// All attempts of this worker: what the controller says about them, and what it is still to hear.
+// Thread-safe.
 //
-// One lock; under it files are written and synced, so calls may take milliseconds. Threads: the stream's reader calls on_*,
-// its writer next_message, the daemon's loop tick.
+// One lock; under it files are written and synced, so calls may take milliseconds. Threads: the stream's
+// reader calls on_*, its writer next_message, the daemon's loop tick.
 #pragma once
 
 #include <filesystem>
@@ -22,7 +23,7 @@
 namespace coat::agent {
 
 struct AttemptSetOptions {
-  std::filesystem::path folder;          // of the attempts' folders
+  std::filesystem::path folder;  // of the attempts' folders
   std::filesystem::path checkpoint_dir;
   std::filesystem::path trainer;
   std::filesystem::path supervisor;
@@ -55,11 +56,12 @@ class AttemptSet {
 
   // A new connection: every attempt that the controller is still to hear of, for Register.
   std::vector<v1::AttemptReport> begin_session();
-  // The next report or chunk to send, if any: changes of state first, then progress (once a second), then bytes in turn.
+  // The next report or chunk to send, if any: changes of state first, then progress (once a second), then
+  // bytes in turn.
   std::optional<v1::WorkerMessage> next_message();
 
-  // Starts what waits, follows what runs, removes what is delivered. True while there may be something to send.
-  // `observe` sees every attempt, under the lock.
+  // Starts what waits, follows what runs, removes what is delivered. True while there may be something to
+  // send. `observe` sees every attempt, under the lock.
   bool tick(const std::function<void(const AttemptView&)>& observe);
 
   // Every attempt stops; new ones are refused. A second call with a shorter grace hurries them.
@@ -71,7 +73,8 @@ class AttemptSet {
   using Key = std::pair<std::string, std::int64_t>;  // attempt, epoch
   Attempt* find(const std::string& attempt, std::int64_t epoch);
   std::optional<std::string> refusal(const v1::Assign& assign) const;
-  AttemptRecord make_record(const v1::Assign& assign, const AttemptFiles& files, const std::string& job) const;
+  AttemptRecord make_record(const v1::Assign& assign, const AttemptFiles& files,
+                            const std::string& job) const;
   void fence_older(const AttemptName& name, std::int64_t epoch);
   bool may_start(const Attempt& attempt) const;
   void on_ended(const Attempt& attempt);

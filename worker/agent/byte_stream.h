@@ -1,8 +1,9 @@
 // Which bytes of a file have gone to the controller. Offsets only; the file itself is read by whoever sends.
 // Not thread-safe.
 //
-// Nothing is sent before the controller's offset is known. A bounded window is in flight. Whatever the reason that an
-// answer stays away (a refused chunk, a full disk over there), after a while all from the acknowledged offset is sent again.
+// Nothing is sent before the controller's offset is known. A bounded window is in flight. Whatever the reason
+// that an answer stays away (a refused chunk, a full disk over there), after a while all from the
+// acknowledged offset is sent again.
 #pragma once
 
 #include <algorithm>
@@ -26,14 +27,16 @@ class ByteStream {
     std::size_t size = 0;
   };
 
-  // A new connection. `known`: the controller's offset is known to be 0, because it has just assigned the attempt.
+  // A new connection. `known`: the controller's offset is known to be 0, because it has just assigned the
+  // attempt.
   void begin_session(bool known, SteadyTime now) {
     known_ = known;
     sent_ = acked_ = 0;
     progress_ = now;
   }
 
-  // What to send of a file that is `size` bytes long, if anything. `on_sent` must follow for what was really sent.
+  // What to send of a file that is `size` bytes long, if anything. `on_sent` must follow for what was really
+  // sent.
   std::optional<Range> next(std::int64_t size, SteadyTime now) {
     if (!known_) return std::nullopt;
     if (sent_ > acked_ && now - progress_ >= kPatience) {

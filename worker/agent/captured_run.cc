@@ -25,7 +25,8 @@ struct Pipe {
 
 Pipe make_pipe() {
   int fds[2];
-  if (::pipe2(fds, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "cannot make a pipe");
+  if (::pipe2(fds, O_CLOEXEC) != 0)
+    throw std::system_error(errno, std::generic_category(), "cannot make a pipe");
   ::fcntl(fds[0], F_SETFL, O_NONBLOCK);
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }

@@ -16,8 +16,9 @@ struct CapturedRun {
   std::string error_output;
 };
 
-// At most 1 MiB of each output is kept. The program is killed with its session when `timeout` has passed, when `cancelled`
-// (asked ten times a second) is true, or when the calling thread dies. A program that cannot be run is a std::system_error.
+// At most 1 MiB of each output is kept. The program is killed with its session when `timeout` has passed,
+// when `cancelled` (asked ten times a second) is true, or when the calling thread dies. A program that cannot
+// be run is a std::system_error.
 CapturedRun run_captured(const std::vector<std::string>& arguments, std::chrono::milliseconds timeout,
                          const std::function<bool()>& cancelled);
 

@@ -13,8 +13,8 @@
 namespace coat::agent {
 namespace {
 
-// Where the cgroup2 file system is mounted, from /proc/self/mountinfo: the fifth field is the mount point, the type follows
-// the field "-".
+// Where the cgroup2 file system is mounted, from /proc/self/mountinfo: the fifth field is the mount point,
+// the type follows the field "-".
 std::filesystem::path mount_point() {
   std::ifstream in("/proc/self/mountinfo");
   for (std::string line; std::getline(in, line);) {
@@ -58,7 +58,8 @@ std::unique_ptr<Cgroup> Cgroup::create(const std::string& name) {
   return std::unique_ptr<Cgroup>(new Cgroup(path, std::move(procs)));
 }
 
-Cgroup::Cgroup(std::filesystem::path path, UniqueFd procs) : path_(std::move(path)), procs_(std::move(procs)) {}
+Cgroup::Cgroup(std::filesystem::path path, UniqueFd procs)
+    : path_(std::move(path)), procs_(std::move(procs)) {}
 
 Cgroup::~Cgroup() {
   procs_.reset();

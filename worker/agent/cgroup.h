@@ -1,5 +1,6 @@
-// A cgroup (v2) of its own for an attempt, where the machine lets us make one: everything that a trainer starts is in it,
-// however it forks. Where it does not, the supervisor's own search of its descendants does the same work.
+// A cgroup (v2) of its own for an attempt, where the machine lets us make one: everything that a trainer
+// starts is in it, however it forks. Where it does not, the supervisor's own search of its descendants does
+// the same work.
 #pragma once
 
 #include <filesystem>

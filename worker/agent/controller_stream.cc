@@ -76,9 +76,11 @@ void ControllerStream::log_end(const grpc::Status& status) {
   if (error == last_error_) return;
   last_error_ = error;
   if (status.error_code() == grpc::StatusCode::ABORTED) {
-    spdlog::error("controller {}: another worker has taken over this worker's id (--id): {}", options_.controller, error);
+    spdlog::error("controller {}: another worker has taken over this worker's id (--id): {}",
+                  options_.controller, error);
   } else {
-    spdlog::warn("controller {}: {}; running jobs go on, and it is dialled again", options_.controller, error);
+    spdlog::warn("controller {}: {}; running jobs go on, and it is dialled again", options_.controller,
+                 error);
   }
 }
 
@@ -119,7 +121,8 @@ void ControllerStream::read_loop(Session& session) {
       wake();
       continue;
     }
-    const auto interval = google::protobuf::util::TimeUtil::DurationToMilliseconds(message.registered().heartbeat_interval());
+    const auto interval =
+        google::protobuf::util::TimeUtil::DurationToMilliseconds(message.registered().heartbeat_interval());
     std::lock_guard lock(mutex_);
     if (interval > 0) session.heartbeat = std::chrono::milliseconds(interval);
     session.registered = true;
@@ -127,7 +130,8 @@ void ControllerStream::read_loop(Session& session) {
     connected_ = true;
     backoff_.reset();
     last_error_.clear();
-    spdlog::info("registered with controller {} (version {})", options_.controller, message.registered().controller_version());
+    spdlog::info("registered with controller {} (version {})", options_.controller,
+                 message.registered().controller_version());
     wake_.notify_all();
   }
   std::lock_guard lock(mutex_);
@@ -143,7 +147,8 @@ bool ControllerStream::is_registered(Session& session) {
 // True when there may be something to send; false at the deadline or when the session is over.
 bool ControllerStream::wait_for_work(Session& session, std::chrono::steady_clock::time_point deadline) {
   std::unique_lock lock(mutex_);
-  wake_.wait_until(lock, deadline, [&] { return stopping_ || session.broken || (session.registered && news_); });
+  wake_.wait_until(lock, deadline,
+                   [&] { return stopping_ || session.broken || (session.registered && news_); });
   news_ = false;
   return !stopping_ && !session.broken && session.registered;
 }

@@ -1,4 +1,5 @@
-// The worker's end of WorkerService.Connect: dials, registers, sends and receives, and dials again with back-off for ever.
+// The worker's end of WorkerService.Connect: dials, registers, sends and receives, and dials again with
+// back-off for ever.
 #pragma once
 
 #include <atomic>

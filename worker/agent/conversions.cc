@@ -23,19 +23,22 @@ struct ExitRow {
 constexpr ExitRow kExitTable[] = {
     {ExitCode::kDone, v1::ExitStatus::DONE, "done", ""},
     {ExitCode::kBadSpec, v1::ExitStatus::BAD_SPEC, "the trainer refused the spec", "see the attempt's log"},
-    {ExitCode::kDataError, v1::ExitStatus::DATA_ERROR, "the training data cannot be used", "see the attempt's log"},
-    {ExitCode::kCheckpointError, v1::ExitStatus::CHECKPOINT_ERROR, "a checkpoint could not be read or written",
-     "look at the checkpoint folder and its disk"},
+    {ExitCode::kDataError, v1::ExitStatus::DATA_ERROR, "the training data cannot be used",
+     "see the attempt's log"},
+    {ExitCode::kCheckpointError, v1::ExitStatus::CHECKPOINT_ERROR,
+     "a checkpoint could not be read or written", "look at the checkpoint folder and its disk"},
     {ExitCode::kInternal, v1::ExitStatus::INTERNAL, "the trainer met an error of its own",
      "report it with the attempt's log"},
-    {ExitCode::kOutOfDeviceMemory, v1::ExitStatus::OUT_OF_DEVICE_MEMORY, "the device's memory did not suffice",
-     "a smaller training.micro_batch, or a recipe that holds less"},
+    {ExitCode::kOutOfDeviceMemory, v1::ExitStatus::OUT_OF_DEVICE_MEMORY,
+     "the device's memory did not suffice", "a smaller training.micro_batch, or a recipe that holds less"},
     {ExitCode::kNonFiniteLoss, v1::ExitStatus::NON_FINITE_LOSS, "the loss is not finite",
      "a lower optimizer.learning_rate or a longer optimizer.warmup_steps"},
-    {ExitCode::kCollectiveFailed, v1::ExitStatus::COLLECTIVE_FAILED, "another rank or the network went away", ""},
+    {ExitCode::kCollectiveFailed, v1::ExitStatus::COLLECTIVE_FAILED, "another rank or the network went away",
+     ""},
     {ExitCode::kDeviceFault, v1::ExitStatus::DEVICE_FAULT, "the device reported an error", ""},
     {ExitCode::kStopped, v1::ExitStatus::STOPPED, "stopped after a checkpoint", ""},
-    {ExitCode::kFenced, v1::ExitStatus::CHECKPOINT_ERROR, "a newer attempt of the job owns its checkpoint folder",
+    {ExitCode::kFenced, v1::ExitStatus::CHECKPOINT_ERROR,
+     "a newer attempt of the job owns its checkpoint folder",
      "nothing, where that attempt runs; else a checkpoint folder of its own for this service"},
 };
 
@@ -47,7 +50,8 @@ const ExitRow* find_row(int exit_code) {
 }
 
 google::protobuf::Timestamp to_timestamp(double unix_seconds) {
-  return google::protobuf::util::TimeUtil::NanosecondsToTimestamp(static_cast<std::int64_t>(unix_seconds * 1e9));
+  return google::protobuf::util::TimeUtil::NanosecondsToTimestamp(
+      static_cast<std::int64_t>(unix_seconds * 1e9));
 }
 
 std::string signal_text(int number) {
@@ -55,7 +59,9 @@ std::string signal_text(int number) {
   return name == nullptr ? "signal " + std::to_string(number) : "signal SIG" + std::string(name);
 }
 
-std::string why_stopped(const StopRequest& stop) { return stop.reason.empty() ? "asked to stop" : stop.reason; }
+std::string why_stopped(const StopRequest& stop) {
+  return stop.reason.empty() ? "asked to stop" : stop.reason;
+}
 
 void describe_stop(const ExitRecord& record, v1::ExitStatus* exit) {
   const StopRequest& stop = *record.stop;
@@ -67,22 +73,24 @@ void describe_stop(const ExitRecord& record, v1::ExitStatus* exit) {
   } else if (record.exit_code < 0) {
     exit->set_message("stopped before it began: " + why_stopped(stop));
   } else {
-    exit->set_message("ended with exit code " + std::to_string(record.exit_code) + " while stopping: " +
-                      why_stopped(stop));
+    exit->set_message("ended with exit code " + std::to_string(record.exit_code) +
+                      " while stopping: " + why_stopped(stop));
   }
 }
 
 void describe_signal(int number, v1::ExitStatus* exit) {
   exit->set_reason(v1::ExitStatus::KILLED);
-  exit->set_message("the trainer was ended by " + signal_text(number) +
-                    (number == SIGKILL ? ", which the service did not send: often the kernel, out of memory" : ""));
+  exit->set_message(
+      "the trainer was ended by " + signal_text(number) +
+      (number == SIGKILL ? ", which the service did not send: often the kernel, out of memory" : ""));
 }
 
 void describe_code(int exit_code, v1::ExitStatus* exit) {
   const ExitRow* row = find_row(exit_code);
   exit->set_reason(reason_of(exit_code));
-  exit->set_message(row != nullptr ? row->message
-                                   : "the trainer ended with the unknown exit code " + std::to_string(exit_code));
+  exit->set_message(row != nullptr
+                        ? row->message
+                        : "the trainer ended with the unknown exit code " + std::to_string(exit_code));
   exit->set_fix(row != nullptr ? row->fix : "report it with the attempt's log");
 }
 
@@ -162,8 +170,8 @@ v1::Progress to_progress(const protocol::Step& step, std::int64_t total_steps, s
   message.set_tokens_per_second(step.tokens_per_second);
   message.set_tokens(step.tokens);
   if (std::isfinite(step.remaining_seconds) && std::abs(step.remaining_seconds) < 1e9) {
-    *message.mutable_remaining_duration() =
-        google::protobuf::util::TimeUtil::MillisecondsToDuration(static_cast<std::int64_t>(step.remaining_seconds * 1e3));
+    *message.mutable_remaining_duration() = google::protobuf::util::TimeUtil::MillisecondsToDuration(
+        static_cast<std::int64_t>(step.remaining_seconds * 1e3));
   }
   message.set_checkpoint_step(checkpoint_step);
   *message.mutable_update_time() = to_timestamp(update_unix_seconds);

@@ -1,5 +1,5 @@
-// The trainer's words in the contract's: worker/protocol structs as coat.v1 messages, and the one table of how attempts end.
-// Pure functions.
+// The trainer's words in the contract's: worker/protocol structs as coat.v1 messages, and the one table of
+// how attempts end. Pure functions.
 #pragma once
 
 #include <optional>
@@ -20,8 +20,9 @@ v1::TrainingSummary to_message(const protocol::Summary& summary, const std::stri
 v1::Progress to_progress(const protocol::Step& step, std::int64_t total_steps, std::int64_t checkpoint_step,
                          double update_unix_seconds);
 
-// What coat-trainer's exit code says (worker/protocol/exit_codes.h); INTERNAL for a code that is not in the table.
-// kFenced becomes CHECKPOINT_ERROR: a newer attempt owns the checkpoint folder, so this one must not be tried again.
+// What coat-trainer's exit code says (worker/protocol/exit_codes.h); INTERNAL for a code that is not in the
+// table. kFenced becomes CHECKPOINT_ERROR: a newer attempt owns the checkpoint folder, so this one must not
+// be tried again.
 v1::ExitStatus::Reason reason_of(int exit_code);
 // What a failed estimate says: BAD_SPEC and DATA_ERROR with field and fix, else INTERNAL.
 v1::ExitStatus to_exit_status(const protocol::Failure& failure);
@@ -32,8 +33,9 @@ struct AttemptEnd {
 };
 
 // How the attempt ended. `failure` is the trainer's own last word, if it had one. In order:
-// never started -> LAUNCH_FAILED; done -> SUCCEEDED, even when asked to stop meanwhile; asked to by the user -> CANCELLED;
-// asked to by the service, and stopped or killed for it -> STOPPED; a signal of a stranger -> KILLED; else the exit code.
+// never started -> LAUNCH_FAILED; done -> SUCCEEDED, even when asked to stop meanwhile; asked to by the user
+// -> CANCELLED; asked to by the service, and stopped or killed for it -> STOPPED; a signal of a stranger ->
+// KILLED; else the exit code.
 AttemptEnd end_of(const ExitRecord& record, const std::optional<protocol::Failure>& failure);
 
 }  // namespace coat::agent

@@ -3,8 +3,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
 #include <google/protobuf/util/time_util.h>
+#include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
 #include "proto/common/metrics.h"
@@ -35,8 +35,9 @@ std::unique_ptr<Inventory> take_inventory(const WorkerOptions& options, Clock& c
   auto inventory = std::make_unique<Inventory>(
       InventoryOptions{options.cpu_devices, options.memory_limit_bytes, options.id}, std::move(nvml), clock);
   for (const v1::Device& device : inventory->devices()) {
-    spdlog::info("device {}: {} {}, {:.1f} GiB for a job", device.index(), v1::Device::Kind_Name(device.kind()),
-                 device.model(), static_cast<double>(device.memory_bytes()) / (1 << 30));
+    spdlog::info("device {}: {} {}, {:.1f} GiB for a job", device.index(),
+                 v1::Device::Kind_Name(device.kind()), device.model(),
+                 static_cast<double>(device.memory_bytes()) / (1 << 30));
   }
   return inventory;
 }
@@ -56,8 +57,8 @@ Daemon::Daemon(WorkerOptions options, Clock& clock) : options_(std::move(options
   try {
     std::filesystem::create_directories(options_.checkpoint_dir);
   } catch (const std::filesystem::filesystem_error& error) {
-    throw std::runtime_error("--checkpoint-dir " + options_.checkpoint_dir.string() + " cannot be used: " + error.what() +
-                             "; name a folder that this user may write");
+    throw std::runtime_error("--checkpoint-dir " + options_.checkpoint_dir.string() +
+                             " cannot be used: " + error.what() + "; name a folder that this user may write");
   }
   metrics_ = std::make_unique<Metrics>("coat-worker", COAT_VERSION);
   metrics_server_ = std::make_unique<MetricsServer>(options_.metrics_listen, *metrics_);
@@ -83,8 +84,9 @@ Daemon::Daemon(WorkerOptions options, Clock& clock) : options_(std::move(options
   StreamContent& content = *this;
   stream_ = std::make_unique<ControllerStream>(ControllerStreamOptions{options_.controller}, content);
   loop_thread_ = std::thread([this] { loop(); });
-  replace_file(options_.state_dir / "endpoints.json",
-               nlohmann::json{{"metrics", with_port(options_.metrics_listen, metrics_server_->port())}}.dump() + "\n");
+  replace_file(
+      options_.state_dir / "endpoints.json",
+      nlohmann::json{{"metrics", with_port(options_.metrics_listen, metrics_server_->port())}}.dump() + "\n");
 }
 
 Daemon::~Daemon() {

@@ -1,4 +1,5 @@
-// The worker daemon: wires inventory, attempts, estimates, metrics and the stream to the controller, and drains on request.
+// The worker daemon: wires inventory, attempts, estimates, metrics and the stream to the controller, and
+// drains on request.
 #pragma once
 
 #include <atomic>
@@ -30,13 +31,14 @@ class JobMetrics;
 class Daemon : private StreamContent {
  public:
   // Takes the state folder, adopts what runs, starts all threads, and writes <state-dir>/endpoints.json.
-  // Throws std::runtime_error for people: the folder is not writable, in use by another worker or of a newer version; the
-  // metrics address cannot be listened on.
+  // Throws std::runtime_error for people: the folder is not writable, in use by another worker or of a newer
+  // version; the metrics address cannot be listened on.
   Daemon(WorkerOptions options, Clock& clock);
   // Leaves trainers running: their supervisors keep them for the next daemon.
   ~Daemon() override;
 
-  // Asks every trainer to stop after a checkpoint; a second call gives those that are left five seconds. Returns at once.
+  // Asks every trainer to stop after a checkpoint; a second call gives those that are left five seconds.
+  // Returns at once.
   void begin_shutdown();
   // Nothing runs any more, and the controller (where connected) has been told.
   bool drained() const;

@@ -1,5 +1,5 @@
-// Small files that must be whole whenever anyone reads them: written beside their place, then renamed into it.
-// All throw std::system_error that names the path. Thread-safe where the paths differ.
+// Small files that must be whole whenever anyone reads them: written beside their place, then renamed into
+// it. All throw std::system_error that names the path. Thread-safe where the paths differ.
 #pragma once
 
 #include <cstdint>

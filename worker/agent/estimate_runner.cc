@@ -46,7 +46,8 @@ v1::EstimateResult parse_estimate_output(const std::string& output, const std::s
     return result;
   } catch (const std::invalid_argument& error) {
     const std::string said = last_line(error_output);
-    return internal_error("the trainer gave no estimate: " + (said.empty() ? error.what() : said.substr(0, 500)));
+    return internal_error("the trainer gave no estimate: " +
+                          (said.empty() ? error.what() : said.substr(0, 500)));
   }
 }
 
@@ -140,9 +141,9 @@ v1::EstimateResult EstimateRunner::run(const v1::EstimateQuery& query) {
   std::error_code ignored;
   std::filesystem::remove(spec_path, ignored);
   if (captured.timed_out) {
-    return internal_error("the estimate took longer than " +
-                          std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.timeout).count()) +
-                          " s");
+    return internal_error(
+        "the estimate took longer than " +
+        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(options_.timeout).count()) + " s");
   }
   v1::EstimateResult result = parse_estimate_output(captured.output, captured.error_output);
   if (result.has_estimate()) result.mutable_estimate()->set_worker("workers/" + options_.worker_id);

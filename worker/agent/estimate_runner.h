@@ -1,4 +1,5 @@
-// Answers EstimateQuery by running `coat-trainer --estimate`: only there the model can be read and the data looked at.
+// Answers EstimateQuery by running `coat-trainer --estimate`: only there the model can be read and the data
+// looked at.
 #pragma once
 
 #include <chrono>
@@ -35,8 +36,8 @@ class EstimateRunner {
   // Waits for running estimates after killing their processes; waiting queries are dropped.
   ~EstimateRunner();
 
-  // `answer` is called once, on one of the runner's threads (or on the caller's, for a query that is refused), or never when
-  // the runner ends first.
+  // `answer` is called once, on one of the runner's threads (or on the caller's, for a query that is
+  // refused), or never when the runner ends first.
   void submit(const v1::EstimateQuery& query, Answer answer);
 
  private:
@@ -53,7 +54,8 @@ class EstimateRunner {
   std::vector<std::thread> threads_;  // live as long as the daemon: their death would signal their children
 };
 
-// What a trainer's standard output says: its last line is an estimate or a failure. `error_output` is quoted when it is neither.
+// What a trainer's standard output says: its last line is an estimate or a failure. `error_output` is quoted
+// when it is neither.
 v1::EstimateResult parse_estimate_output(const std::string& output, const std::string& error_output);
 
 }  // namespace coat::agent

@@ -24,7 +24,8 @@ struct TrainingState {
 class EventReader {
  public:
   explicit EventReader(AttemptFiles files) : files_(std::move(files)) {}
-  // Reads what is new; true when anything was. Lines that are no events are skipped: the supervisor wrote none.
+  // Reads what is new; true when anything was. Lines that are no events are skipped: the supervisor wrote
+  // none.
   bool poll();
   const TrainingState& state() const { return state_; }
 

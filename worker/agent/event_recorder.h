@@ -1,5 +1,5 @@
-// Turns what a trainer writes on its socket into the files of its attempt: metrics.jsonl, events.jsonl, progress.json.
-// Not thread-safe: it belongs to the supervisor's loop.
+// Turns what a trainer writes on its socket into the files of its attempt: metrics.jsonl, events.jsonl,
+// progress.json. Not thread-safe: it belongs to the supervisor's loop.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@
 
 namespace coat::agent {
 
-// Appends to a file. What a full disk refuses is kept, up to a bound, and tried again: the file is always a prefix of what
-// was given.
+// Appends to a file. What a full disk refuses is kept, up to a bound, and tried again: the file is always a
+// prefix of what was given.
 class AppendedFile {
  public:
   // Throws std::system_error that names the path.
@@ -36,7 +36,8 @@ class EventRecorder {
   EventRecorder(const AttemptFiles& files, std::function<void(const std::string&)> complain);
 
   void on_bytes(const std::string& bytes);
-  // progress.json lags by at most half a second when this is called at least that often; `force` writes it now.
+  // progress.json lags by at most half a second when this is called at least that often; `force` writes it
+  // now.
   void flush(bool force);
   void sync();
 

@@ -1,6 +1,7 @@
-// Who is alive, told by locks on files: the kernel drops a lock with the death of its holder, so no process id has to be
-// trusted. The daemon holds the lock of its state folder, a supervisor that of its attempt's folder.
-// Open-file-description locks: another open of the same file, even in the same process, is another party.
+// Who is alive, told by locks on files: the kernel drops a lock with the death of its holder, so no process
+// id has to be trusted. The daemon holds the lock of its state folder, a supervisor that of its attempt's
+// folder. Open-file-description locks: another open of the same file, even in the same process, is another
+// party.
 #pragma once
 
 #include <filesystem>

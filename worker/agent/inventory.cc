@@ -24,7 +24,8 @@ std::optional<std::int64_t> read_limit(const std::filesystem::path& path) {
 }
 
 // The limits of a cgroup and of all that it lies in.
-void narrow(std::filesystem::path group, const std::filesystem::path& mount, const char* file, std::int64_t* bytes) {
+void narrow(std::filesystem::path group, const std::filesystem::path& mount, const char* file,
+            std::int64_t* bytes) {
   while (true) {
     if (const auto limit = read_limit(group / file)) *bytes = std::min(*bytes, *limit);
     if (group == mount || !group.has_relative_path()) return;
@@ -48,7 +49,8 @@ struct XidRow {
   XidClass kind;
 };
 
-// From NVIDIA's "XID Errors" catalogue: what an application's bug causes, and after what the device needs a reset.
+// From NVIDIA's "XID Errors" catalogue: what an application's bug causes, and after what the device needs a
+// reset.
 constexpr XidRow kXids[] = {
     {13, XidClass::kApplication},   // graphics engine exception
     {31, XidClass::kApplication},   // memory page fault
@@ -138,8 +140,9 @@ Inventory::Inventory(const InventoryOptions& options, std::unique_ptr<Nvml> nvml
     entry.device.set_kind(v1::Device::CPU);
     entry.device.set_model(processor_name());
     entry.device.set_uuid("CPU-" + options.worker_id + "-" + std::to_string(i));
-    entry.device.set_memory_bytes(options.memory_limit_bytes > 0 ? options.memory_limit_bytes
-                                                                 : std::max<std::int64_t>(1, usable / cpu_count_));
+    entry.device.set_memory_bytes(options.memory_limit_bytes > 0
+                                      ? options.memory_limit_bytes
+                                      : std::max<std::int64_t>(1, usable / cpu_count_));
     entry.trainer_name = "cpu:" + std::to_string(i);
     entry.threads = std::max(1, cores / cpu_count_);
     entries_.push_back(entry);
@@ -171,12 +174,14 @@ int Inventory::threads(int index) const {
 
 std::optional<int> Inventory::largest(const std::string& kind) const {
   std::lock_guard lock(mutex_);
-  const bool has_gpu = std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.gpu >= 0; });
+  const bool has_gpu =
+      std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.gpu >= 0; });
   const auto wanted = kind == "cuda" || (kind == "auto" && has_gpu) ? v1::Device::CUDA : v1::Device::CPU;
   std::optional<int> best;
   for (const Entry& entry : entries_) {
     if (entry.device.kind() != wanted) continue;
-    if (!best || entry.device.memory_bytes() > entries_[static_cast<std::size_t>(*best)].device.memory_bytes()) {
+    if (!best ||
+        entry.device.memory_bytes() > entries_[static_cast<std::size_t>(*best)].device.memory_bytes()) {
       best = entry.device.index();
     }
   }
@@ -190,7 +195,8 @@ void Inventory::set(Entry& entry, v1::Device::Health health, const std::string& 
   changed_ = true;
 }
 
-void Inventory::report_survivors(const std::vector<int>& devices, const std::vector<ProcessIdentity>& survivors) {
+void Inventory::report_survivors(const std::vector<int>& devices,
+                                 const std::vector<ProcessIdentity>& survivors) {
   if (survivors.empty()) return;
   std::lock_guard lock(mutex_);
   for (const int index : devices) {

@@ -2,9 +2,10 @@
 //
 // Health
 //   OK       offered
-//   SUSPECT  a trainer on it could not be killed, a trainer reported a fault, or the driver reported an XID that says nothing
-//            certain: back to OK when the cause is gone (the process ended; the device answers and was quiet for a while)
-//   FAULTED  the driver cannot talk to it, or reported an XID after which only a reset helps: until the daemon starts again
+//   SUSPECT  a trainer on it cannot be killed or reported a fault, or the driver reported an XID that says
+//            nothing certain. OK again when the process is gone, or after five quiet minutes
+//   FAULTED  the driver cannot talk to it, or reported an XID after which only a reset helps: until the
+//            daemon starts again
 #pragma once
 
 #include <chrono>
@@ -23,12 +24,13 @@
 namespace coat::agent {
 
 struct InventoryOptions {
-  int cpu_devices = -1;                // -1: one where there is no GPU, else none
-  std::int64_t memory_limit_bytes = 0; // of each CPU device; 0: from the machine
-  std::string worker_id;               // part of a CPU device's uuid
+  int cpu_devices = -1;                 // -1: one where there is no GPU, else none
+  std::int64_t memory_limit_bytes = 0;  // of each CPU device; 0: from the machine
+  std::string worker_id;                // part of a CPU device's uuid
 };
 
-// What the machine lets a process hold: the smallest memory limit of the cgroups (v1 and v2) above it, or the machine's memory.
+// What the machine lets a process hold: the smallest memory limit of the cgroups (v1 and v2) above it, or the
+// machine's memory.
 std::int64_t machine_memory_bytes();
 // "model name" of /proc/cpuinfo.
 std::string processor_name();
@@ -36,7 +38,7 @@ std::string processor_name();
 enum class XidClass {
   kApplication,  // the job's own doing: no word about the device
   kSuspect,
-  kFatal,        // only a reset of the device or the machine helps
+  kFatal,  // only a reset of the device or the machine helps
 };
 XidClass classify_xid(std::uint64_t xid);
 

@@ -1,5 +1,6 @@
-// The Prometheus series of this worker's live jobs: label job, the job's id. A series stays for a while after the job's end, so
-// that it is scraped with its last value, and is removed then. Not thread-safe: the daemon's loop owns it.
+// The Prometheus series of this worker's live jobs: label job, the job's id. A series stays for a while after
+// the job's end, so that it is scraped with its last value, and is removed then. Not thread-safe: the
+// daemon's loop owns it.
 #pragma once
 
 #include <chrono>

@@ -54,9 +54,11 @@ struct Nvml::Library {
 
   bool load() {
     return resolve(handle, "nvmlInit_v2", &init) && resolve(handle, "nvmlShutdown", &shutdown) &&
-           resolve(handle, "nvmlErrorString", &error_string) && resolve(handle, "nvmlDeviceGetCount_v2", &device_count) &&
+           resolve(handle, "nvmlErrorString", &error_string) &&
+           resolve(handle, "nvmlDeviceGetCount_v2", &device_count) &&
            resolve(handle, "nvmlDeviceGetHandleByIndex_v2", &device_handle) &&
-           resolve(handle, "nvmlDeviceGetName", &device_name) && resolve(handle, "nvmlDeviceGetUUID", &device_uuid) &&
+           resolve(handle, "nvmlDeviceGetName", &device_name) &&
+           resolve(handle, "nvmlDeviceGetUUID", &device_uuid) &&
            resolve(handle, "nvmlDeviceGetMemoryInfo", &device_memory);
   }
 };
@@ -116,7 +118,8 @@ void Nvml::register_events() {
   }
   bool any = false;
   for (const Device device : library.devices) {
-    if (device != nullptr) any |= library.register_events(device, kEventXidCriticalError, library.events) == kSuccess;
+    if (device != nullptr)
+      any |= library.register_events(device, kEventXidCriticalError, library.events) == kSuccess;
   }
   if (any) return;
   library.event_set_free(library.events);

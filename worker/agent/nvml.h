@@ -1,5 +1,5 @@
-// NVIDIA's management library, loaded at run time: machines without a driver run the same binary. Declares the few functions
-// that are used; all of them have been in the library, in these forms, since driver 418.
+// NVIDIA's management library, loaded at run time: machines without a driver run the same binary. Declares
+// the few functions that are used; all of them have been in the library, in these forms, since driver 418.
 #pragma once
 
 #include <cstdint>

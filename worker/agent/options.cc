@@ -58,22 +58,26 @@ std::filesystem::path default_trainer() {
 void complete(WorkerOptions* options) {
   if (options->id.empty()) options->id = default_id();
   if (!is_worker_id(options->id)) {
-    throw std::invalid_argument("--id '" + options->id +
-                                "' is no worker id: up to 63 of a-z, 0-9 and '-', with a letter or digit at both ends");
+    throw std::invalid_argument(
+        "--id '" + options->id +
+        "' is no worker id: up to 63 of a-z, 0-9 and '-', with a letter or digit at both ends");
   }
   for (const auto& [name, value] : {std::pair{"--controller", options->controller},
                                     std::pair{"--metrics-listen", options->metrics_listen}}) {
     const std::size_t colon = value.rfind(':');
     const std::string port = colon == std::string::npos ? "" : value.substr(colon + 1);
-    if (colon == 0 || port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != std::string::npos ||
-        std::stoi(port) > 65535) {
-      throw std::invalid_argument(std::string(name) + " '" + value + "' is no address: write host:port, as 127.0.0.1:7461");
+    if (colon == 0 || port.empty() || port.size() > 5 ||
+        port.find_first_not_of("0123456789") != std::string::npos || std::stoi(port) > 65535) {
+      throw std::invalid_argument(std::string(name) + " '" + value +
+                                  "' is no address: write host:port, as 127.0.0.1:7461");
     }
   }
   options->state_dir = std::filesystem::absolute(options->state_dir);
-  options->checkpoint_dir = options->checkpoint_dir.empty() ? options->state_dir / "checkpoints"
-                                                            : std::filesystem::absolute(options->checkpoint_dir);
-  options->trainer = options->trainer.empty() ? default_trainer() : std::filesystem::absolute(options->trainer);
+  options->checkpoint_dir = options->checkpoint_dir.empty()
+                                ? options->state_dir / "checkpoints"
+                                : std::filesystem::absolute(options->checkpoint_dir);
+  options->trainer =
+      options->trainer.empty() ? default_trainer() : std::filesystem::absolute(options->trainer);
   if (::access(options->trainer.c_str(), X_OK) != 0) {
     throw std::invalid_argument("--trainer '" + options->trainer.string() +
                                 "' is no program that can be run: name the coat-trainer binary");
@@ -81,22 +85,32 @@ void complete(WorkerOptions* options) {
 }
 
 void define_options(CLI::App& app, WorkerOptions& options, std::map<std::string, std::string>& texts) {
-  app.add_option("--state-dir", options.state_dir, "folder for attempts, logs and the worker's identity (required)");
-  app.add_option("--controller", options.controller, "address of the controller's WorkerService")->capture_default_str();
-  app.add_option("--id", options.id, "name of this worker, the same over restarts (default: the host's name)");
-  app.add_option("--checkpoint-dir", options.checkpoint_dir, "folder of the jobs' checkpoints (default: <state-dir>/checkpoints)");
+  app.add_option("--state-dir", options.state_dir,
+                 "folder for attempts, logs and the worker's identity (required)");
+  app.add_option("--controller", options.controller, "address of the controller's WorkerService")
+      ->capture_default_str();
+  app.add_option("--id", options.id,
+                 "name of this worker, the same over restarts (default: the host's name)");
+  app.add_option("--checkpoint-dir", options.checkpoint_dir,
+                 "folder of the jobs' checkpoints (default: <state-dir>/checkpoints)");
   app.add_option("--trainer", options.trainer, "the coat-trainer program (default: beside this program)");
-  app.add_option("--cpu-devices", options.cpu_devices,
-                 "CPU devices to offer, the cores shared among them (default: 1 where there is no GPU, else 0)")
+  app.add_option(
+         "--cpu-devices", options.cpu_devices,
+         "CPU devices to offer, the cores shared among them (default: 1 where there is no GPU, else 0)")
       ->check(CLI::Range(0, 1024));
-  app.add_option("--memory-limit", texts["--memory-limit"],
-                 "memory of each CPU device, as 8GiB (default: the machine's or the cgroup's, less a reserve)");
-  app.add_option("--metrics-listen", options.metrics_listen, "address of the Prometheus endpoint; port 0 picks a free one")
+  app.add_option(
+      "--memory-limit", texts["--memory-limit"],
+      "memory of each CPU device, as 8GiB (default: the machine's or the cgroup's, less a reserve)");
+  app.add_option("--metrics-listen", options.metrics_listen,
+                 "address of the Prometheus endpoint; port 0 picks a free one")
       ->capture_default_str();
   app.add_option("--orphan-grace", texts["--orphan-grace"],
                  "trainers outlive a dead daemon for so long, then they save and stop (default: 10m)");
-  app.add_option("--metrics-linger", texts["--metrics-linger"], "a job's series stay so long after its end (default: 60s)");
-  app.add_option("--log-format", options.log_format, "text or json")->check(CLI::IsMember({"text", "json"}))->capture_default_str();
+  app.add_option("--metrics-linger", texts["--metrics-linger"],
+                 "a job's series stay so long after its end (default: 60s)");
+  app.add_option("--log-format", options.log_format, "text or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
   app.add_option("--log-level", options.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
@@ -139,20 +153,22 @@ std::chrono::milliseconds parse_duration(const std::string& text) {
 
 std::int64_t parse_bytes(const std::string& text) {
   static const std::map<std::string, double> units{
-      {"", 1},          {"B", 1},           {"kB", 1e3},           {"MB", 1e6},           {"GB", 1e9}, {"TB", 1e12},
-      {"KiB", 1024.0},  {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
+      {"", 1},      {"B", 1},        {"kB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
   const auto quantity = split_quantity(text);
   const auto unit = quantity ? units.find(quantity->unit) : units.end();
   if (unit == units.end() || quantity->value * unit->second < 1 || quantity->value * unit->second > 1e18) {
-    throw std::invalid_argument("'" + text + "' is no size: write a number of bytes, or one with KiB, MiB, GiB or TiB, as 8GiB");
+    throw std::invalid_argument(
+        "'" + text + "' is no size: write a number of bytes, or one with KiB, MiB, GiB or TiB, as 8GiB");
   }
   return static_cast<std::int64_t>(quantity->value * unit->second);
 }
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
   CommandLine result;
-  CLI::App app("The worker daemon of COAT: offers this machine's devices to a controller and runs its jobs on them.",
-               "coat-worker");
+  CLI::App app(
+      "The worker daemon of COAT: offers this machine's devices to a controller and runs its jobs on them.",
+      "coat-worker");
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("coat-worker ") + COAT_VERSION);
   WorkerOptions options;
@@ -169,7 +185,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
       return result;
     }
     if (options.state_dir.empty()) {
-      throw std::invalid_argument("--state-dir is required: name a folder that this worker may write, as ./worker");
+      throw std::invalid_argument(
+          "--state-dir is required: name a folder that this worker may write, as ./worker");
     }
     read_texts(texts, &options);
     complete(&options);

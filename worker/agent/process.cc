@@ -109,14 +109,15 @@ bool contains(const std::vector<ProcessIdentity>& known, const ProcessIdentity& 
 }
 
 // Adds to `known` the session of `leader` and all that is below those known.
-void add_members(const ProcessIdentity& leader, bool all_below_self, const std::vector<ProcessEntry>& processes,
-                 std::vector<ProcessIdentity>* known) {
+void add_members(const ProcessIdentity& leader, bool all_below_self,
+                 const std::vector<ProcessEntry>& processes, std::vector<ProcessIdentity>* known) {
   const auto add = [known](const std::vector<ProcessEntry>& found) {
     for (const ProcessEntry& process : found) {
       if (!contains(*known, process.identity)) known->push_back(process.identity);
     }
   };
-  // An id stays taken as long as its session has a member: a stranger under the leader's id means an empty session.
+  // An id stays taken as long as its session has a member: a stranger under the leader's id means an empty
+  // session.
   const auto holder = process_entry(leader.pid);
   if (!holder || holder->identity == leader) add(members_of_session(leader.pid, processes));
   if (all_below_self) add(descendants_of(::getpid(), processes));
@@ -135,7 +136,8 @@ pid_t spawn(const SpawnOptions& options) {
   UniqueFd null_opened(::open("/dev/null", O_RDWR | O_CLOEXEC));
   int pipe_fds[2];
   if (!null_opened || ::pipe2(pipe_fds, O_CLOEXEC) != 0) {
-    throw std::system_error(errno, std::generic_category(), "cannot prepare to start " + options.arguments.at(0));
+    throw std::system_error(errno, std::generic_category(),
+                            "cannot prepare to start " + options.arguments.at(0));
   }
   UniqueFd read_end(pipe_fds[0]);
   UniqueFd write_end(pipe_fds[1]);
@@ -146,8 +148,9 @@ pid_t spawn(const SpawnOptions& options) {
   const UniqueFd err = out_of_the_way(options.stderr_fd);
   const UniqueFd inherited = out_of_the_way(options.inherited_fd);
   const UniqueFd cgroup = out_of_the_way(options.cgroup_procs_fd);
-  const ChildSetup setup{argv.data(),    null_fd.get(), out.get(), err.get(), inherited.get(), error_fd.get(),
-                         cgroup.get(), options.parent_death_signal, ::getpid()};
+  const ChildSetup setup{argv.data(),     null_fd.get(),  out.get(),    err.get(),
+                         inherited.get(), error_fd.get(), cgroup.get(), options.parent_death_signal,
+                         ::getpid()};
 
   pid_t pid = 0;
   {
@@ -156,7 +159,8 @@ pid_t spawn(const SpawnOptions& options) {
     if (pid == 0) run_child(setup);
     if (pid > 0) owned_children().pids.insert(pid);
   }
-  if (pid < 0) throw std::system_error(errno, std::generic_category(), "cannot fork for " + options.arguments[0]);
+  if (pid < 0)
+    throw std::system_error(errno, std::generic_category(), "cannot fork for " + options.arguments[0]);
   error_fd.reset();
   int error = 0;
   ssize_t n = 0;

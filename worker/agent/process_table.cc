@@ -13,7 +13,8 @@ std::optional<ProcessEntry> process_entry(pid_t pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   if (!in || !std::getline(in, line)) return std::nullopt;
-  // The name in parentheses may hold anything, also spaces and parentheses: the fields begin after the last one.
+  // The name in parentheses may hold anything, also spaces and parentheses: the fields begin after the last
+  // one.
   const std::size_t end = line.rfind(')');
   if (end == std::string::npos) return std::nullopt;
   std::istringstream fields(line.substr(end + 1));

@@ -29,7 +29,8 @@ std::vector<ProcessEntry> all_processes();
 // The same process, and no zombie.
 bool is_alive(const ProcessIdentity& identity);
 
-// Of `root`: children, their children and so on, without `root` itself. Zombies included: they want to be reaped.
+// Of `root`: children, their children and so on, without `root` itself. Zombies included: they want to be
+// reaped.
 std::vector<ProcessEntry> descendants_of(pid_t root, const std::vector<ProcessEntry>& processes);
 std::vector<ProcessEntry> members_of_session(pid_t session, const std::vector<ProcessEntry>& processes);
 

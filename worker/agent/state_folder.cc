@@ -21,8 +21,9 @@ std::int64_t next_incarnation(const std::filesystem::path& folder) {
       const auto state = nlohmann::json::parse(*text);
       const int version = state.at("version").get<int>();
       if (version > kLayoutVersion) {
-        throw std::runtime_error("--state-dir " + folder.string() + " was written by a newer coat-worker (layout " +
-                                 std::to_string(version) + ", this one knows " + std::to_string(kLayoutVersion) +
+        throw std::runtime_error("--state-dir " + folder.string() +
+                                 " was written by a newer coat-worker (layout " + std::to_string(version) +
+                                 ", this one knows " + std::to_string(kLayoutVersion) +
                                  "): use that version, or another folder");
       }
       incarnation = state.at("incarnation").get<std::int64_t>();
@@ -31,7 +32,8 @@ std::int64_t next_incarnation(const std::filesystem::path& folder) {
     }
   }
   ++incarnation;
-  write_durably(path, nlohmann::json{{"version", kLayoutVersion}, {"incarnation", incarnation}}.dump() + "\n");
+  write_durably(path,
+                nlohmann::json{{"version", kLayoutVersion}, {"incarnation", incarnation}}.dump() + "\n");
   return incarnation;
 }
 
@@ -42,7 +44,8 @@ OpenedState open_state_folder(const std::filesystem::path& folder) {
     std::filesystem::create_directories(folder);
     auto lock = FileLock::try_acquire(daemon_lock_path(folder));
     if (!lock) {
-      throw std::runtime_error("--state-dir " + folder.string() + " is used by another coat-worker (process " +
+      throw std::runtime_error("--state-dir " + folder.string() +
+                               " is used by another coat-worker (process " +
                                lock_owner(daemon_lock_path(folder)) + "): stop it, or name another folder");
     }
     const std::int64_t incarnation = next_incarnation(folder);

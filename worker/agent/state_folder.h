@@ -17,10 +17,12 @@ struct OpenedState {
   std::int64_t incarnation = 0;  // of this start: higher than any before
 };
 
-// Makes the folder where it is missing. Throws std::runtime_error for people: not writable, used by another worker (with its
-// process id), or written by a newer version.
+// Makes the folder where it is missing. Throws std::runtime_error for people: not writable, used by another
+// worker (with its process id), or written by a newer version.
 OpenedState open_state_folder(const std::filesystem::path& folder);
 
-inline std::filesystem::path daemon_lock_path(const std::filesystem::path& state_dir) { return state_dir / "lock"; }
+inline std::filesystem::path daemon_lock_path(const std::filesystem::path& state_dir) {
+  return state_dir / "lock";
+}
 
 }  // namespace coat::agent

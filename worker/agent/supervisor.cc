@@ -37,7 +37,8 @@ constexpr std::chrono::milliseconds kStoppingTick{20};
 constexpr std::chrono::seconds kExitRecordPatience{60};
 
 Steady::duration to_duration(double seconds) {
-  return std::chrono::duration_cast<Steady::duration>(std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e8)));
+  return std::chrono::duration_cast<Steady::duration>(
+      std::chrono::duration<double>(std::clamp(seconds, 0.0, 1e8)));
 }
 
 class Supervisor {
@@ -122,8 +123,9 @@ void Supervisor::start_trainer() {
   const auto entry = process_entry(pid);  // unreaped, so it is there
   if (entry) trainer_ = entry->identity;
   const auto self = process_entry(::getpid());
-  replace_file(files_.supervisor(), to_json(SupervisorRecord{self ? self->identity : ProcessIdentity{}, trainer_, boot_id(),
-                                                           cgroup_ ? cgroup_->path().string() : ""}));
+  replace_file(files_.supervisor(),
+               to_json(SupervisorRecord{self ? self->identity : ProcessIdentity{}, trainer_, boot_id(),
+                                        cgroup_ ? cgroup_->path().string() : ""}));
 }
 
 int Supervisor::run() {
@@ -173,7 +175,8 @@ void Supervisor::read_signals() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     if (info.ssi_signo == SIGCHLD) reap_strays();
     if (info.ssi_signo == SIGTERM || info.ssi_signo == SIGINT) {
-      request_stop({record_.stop_grace_seconds, false, false, "the supervisor of the attempt was asked to end"});
+      request_stop(
+          {record_.stop_grace_seconds, false, false, "the supervisor of the attempt was asked to end"});
     }
   }
 }
@@ -223,7 +226,8 @@ void Supervisor::request_stop(const StopRequest& request) {
 
 void Supervisor::advance_stop() {
   if (!exit_.stop || term_sent_) return;
-  const auto term_at = stop_begin_ + std::chrono::duration_cast<Steady::duration>((stop_deadline_ - stop_begin_) * kTermShare);
+  const auto term_at =
+      stop_begin_ + std::chrono::duration_cast<Steady::duration>((stop_deadline_ - stop_begin_) * kTermShare);
   if (Steady::now() < term_at) return;
   // The trainer alone: its own children are killed with the rest, not in the middle of a checkpoint.
   ::kill(trainer_.pid, SIGTERM);
@@ -238,13 +242,15 @@ void Supervisor::watch_daemon() {
   const auto now = Steady::now();
   if (!daemon_away_since_) daemon_away_since_ = now;
   if (exit_.stop || now - *daemon_away_since_ < to_duration(record_.orphan_grace_seconds)) return;
-  request_stop({record_.stop_grace_seconds, false, false, "the worker daemon was away for longer than its orphan grace"});
+  request_stop({record_.stop_grace_seconds, false, false,
+                "the worker daemon was away for longer than its orphan grace"});
 }
 
 // The trainer stays a zombie until its session is killed, so that its id cannot become a stranger's.
 bool Supervisor::trainer_ended() const {
   siginfo_t info{};
-  return ::waitid(P_PID, static_cast<id_t>(trainer_.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+  return ::waitid(P_PID, static_cast<id_t>(trainer_.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid != 0;
 }
 
 void Supervisor::end_trainer_tree() {
@@ -263,7 +269,8 @@ void Supervisor::end_trainer_tree() {
 bool Supervisor::write_exit_record() {
   const auto patience = Steady::now() + kExitRecordPatience;
   while (true) {
-    exit_.end_time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    exit_.end_time =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
     try {
       write_durably(files_.exit(), to_json(exit_));
       return true;
@@ -284,8 +291,8 @@ int supervise(const std::filesystem::path& folder) {
   try {
     const auto lock = FileLock::try_acquire(files.lock());
     if (!lock) {
-      std::fprintf(stderr, "coat-worker supervise: %s has a supervisor already (process %s)\n", folder.c_str(),
-                   lock_owner(files.lock()).c_str());
+      std::fprintf(stderr, "coat-worker supervise: %s has a supervisor already (process %s)\n",
+                   folder.c_str(), lock_owner(files.lock()).c_str());
       return 1;
     }
     if (read_file(files.exit())) return 0;  // the daemon gave it up before we came to life

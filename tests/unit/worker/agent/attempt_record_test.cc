@@ -16,7 +16,8 @@ using testing::ScratchFolder;
 using testing::spit;
 
 TEST(AttemptRecordTest, EveryFileRoundTrips) {
-  const AttemptRecord attempt{"jobs/a-x7k2p/attempts/2", 17, {1}, {"/bin/trainer", "--spec", "s p"}, 12.5, 3.25, "/s/lock"};
+  const AttemptRecord attempt{
+      "jobs/a-x7k2p/attempts/2", 17, {1}, {"/bin/trainer", "--spec", "s p"}, 12.5, 3.25, "/s/lock"};
   EXPECT_EQ(parse_attempt_record(to_json(attempt)), attempt);
   const StopRequest stop{1.5, true, true, "because"};
   EXPECT_EQ(parse_stop_request(to_json(stop)), stop);
@@ -45,8 +46,9 @@ TEST(AttemptRecordTest, NamesThatCouldLeaveTheFolderAreNoNames) {
   const auto name = parse_attempt_name("jobs/quick-x7k2p/attempts/3");
   ASSERT_TRUE(name);
   EXPECT_EQ(attempt_folder_name(*name, 9), "quick-x7k2p.3.9");
-  for (const char* bad : {"", "jobs/", "jobs/a", "jobs//attempts/1", "jobs/../attempts/1", "jobs/a/b/attempts/1",
-                          "jobs/a/attempts/", "jobs/a/attempts/-1", "jobs/a/attempts/1x", "jobs/a/attempts/12345678901"}) {
+  for (const char* bad :
+       {"", "jobs/", "jobs/a", "jobs//attempts/1", "jobs/../attempts/1", "jobs/a/b/attempts/1",
+        "jobs/a/attempts/", "jobs/a/attempts/-1", "jobs/a/attempts/1x", "jobs/a/attempts/12345678901"}) {
     EXPECT_FALSE(parse_attempt_name(bad)) << bad;
   }
 }

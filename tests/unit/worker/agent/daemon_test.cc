@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/unit/worker/agent/daemon_test_fixture.h"
 #include "proto/common/clock.h"
+#include "tests/unit/worker/agent/daemon_test_fixture.h"
 
 namespace coat::agent::testing {
 namespace {
@@ -66,7 +66,8 @@ TEST_F(DaemonTest, FailuresAreReportedInTheTrainersWords) {
 
 TEST_F(DaemonTest, ACancelledJobIsCancelledAndNothingSurvives) {
   start_daemon();
-  run(kAttempt, 5, {{"until_stopped", "1"}, {"ignore_stop", "1"}, {"ignore_term", "1"}, {"double_fork", "1"}});
+  run(kAttempt, 5,
+      {{"until_stopped", "1"}, {"ignore_stop", "1"}, {"ignore_term", "1"}, {"double_fork", "1"}});
   const auto begin = std::chrono::steady_clock::now();
   controller_.stop_attempt(kAttempt, 5, 1, true);
   const v1::AttemptReport report = end(kAttempt, 5);
@@ -75,7 +76,8 @@ TEST_F(DaemonTest, ACancelledJobIsCancelledAndNothingSurvives) {
   EXPECT_EQ(report.exit().reason(), v1::ExitStatus::CANCELLED);
   EXPECT_TRUE(none_alive(noted_pids(pids())));
   bool stopping = false;
-  for (const auto& earlier : controller_.reports(kAttempt, 5)) stopping |= earlier.state() == v1::Attempt::STOPPING;
+  for (const auto& earlier : controller_.reports(kAttempt, 5))
+    stopping |= earlier.state() == v1::Attempt::STOPPING;
   EXPECT_TRUE(stopping);
 }
 
@@ -132,7 +134,8 @@ TEST_F(DaemonTest, ARepeatedAssignmentStartsNothing) {
   run(kAttempt, 5, {{"until_stopped", "1"}});
   const std::size_t before = controller_.reports(kAttempt, 5).size();
   controller_.assign(kAttempt, 5, {{"pids", pids().string()}});
-  EXPECT_TRUE(eventually([&] { return controller_.reports(kAttempt, 5).size() > before; })) << "it is answered";
+  EXPECT_TRUE(eventually([&] { return controller_.reports(kAttempt, 5).size() > before; }))
+      << "it is answered";
   EXPECT_EQ(noted_pids(pids()).size(), 1U);
 }
 
@@ -163,7 +166,8 @@ TEST_F(DaemonTest, ALongLogArrivesWholeAcrossReconnects) {
   const v1::AttemptReport report = end(kAttempt, 5);
   EXPECT_EQ(report.state(), v1::Attempt::SUCCEEDED);
   EXPECT_TRUE(controller_.bytes(kAttempt, 5, v1::StreamChunk::LOG) == lines(kLines));
-  EXPECT_TRUE(controller_.bytes(kAttempt, 5, v1::StreamChunk::METRICS) == slurp(report.summary().metrics_path()));
+  EXPECT_TRUE(controller_.bytes(kAttempt, 5, v1::StreamChunk::METRICS) ==
+              slurp(report.summary().metrics_path()));
 }
 
 TEST_F(DaemonTest, AReportIsRepeatedUntilItIsAcknowledged) {
@@ -177,7 +181,8 @@ TEST_F(DaemonTest, AReportIsRepeatedUntilItIsAcknowledged) {
     ASSERT_TRUE(registered(before));
     ASSERT_EQ(controller_.registers().back().attempts_size(), 1);
     EXPECT_EQ(controller_.registers().back().attempts(0).state(), v1::Attempt::SUCCEEDED);
-    EXPECT_EQ(controller_.registers().back().attempts(0).report_sequence(), controller_.latest(kAttempt, 5)->report_sequence());
+    EXPECT_EQ(controller_.registers().back().attempts(0).report_sequence(),
+              controller_.latest(kAttempt, 5)->report_sequence());
   }
   EXPECT_FALSE(std::filesystem::exists(folder("a-x7k2p.1.5") / "shipped"));
   controller_.answer_reports(true);
@@ -220,7 +225,8 @@ TEST_F(DaemonTest, EstimatesAreAnswered) {
 TEST_F(DaemonTest, ALiveJobsFiguresAreScraped) {
   start_daemon();
   run(kAttempt, 5, {{"steps", "20"}, {"until_stopped", "1"}});
-  EXPECT_TRUE(eventually([this] { return scrape().find("coat_job_step{job=\"a-x7k2p\"} 20\n") != std::string::npos; }));
+  EXPECT_TRUE(eventually(
+      [this] { return scrape().find("coat_job_step{job=\"a-x7k2p\"} 20\n") != std::string::npos; }));
   EXPECT_THAT(scrape(), HasSubstr("coat_job_memory_bytes{job=\"a-x7k2p\",kind=\"estimated\"} 4321\n"));
   EXPECT_THAT(scrape(), HasSubstr("coat_build_info"));
 }
@@ -234,7 +240,8 @@ TEST_F(DaemonTest, ShutsDownWithACheckpoint) {
   EXPECT_EQ(report.exit().reason(), v1::ExitStatus::STOPPED);
   EXPECT_EQ(report.progress().checkpoint_step(), 7);
   controller_.assign("jobs/b-x7k2p/attempts/1", 7, {{"pids", pids().string()}});
-  EXPECT_EQ(end("jobs/b-x7k2p/attempts/1", 7).exit().reason(), v1::ExitStatus::STOPPED) << "nothing new is started";
+  EXPECT_EQ(end("jobs/b-x7k2p/attempts/1", 7).exit().reason(), v1::ExitStatus::STOPPED)
+      << "nothing new is started";
   EXPECT_EQ(noted_pids(pids()).size(), 1U);
 }
 

@@ -38,9 +38,9 @@ void DaemonTest::start_program() {
   const std::size_t before = controller_.registers().size();
   const WorkerOptions wanted = options();
   program_ = spawn({.arguments = {binary("coat-worker"), "--state-dir", wanted.state_dir, "--checkpoint-dir",
-                                  wanted.checkpoint_dir, "--controller", wanted.controller, "--id", wanted.id, "--trainer",
-                                  wanted.trainer, "--cpu-devices", "2", "--memory-limit", "1GiB", "--metrics-listen",
-                                  wanted.metrics_listen}});
+                                  wanted.checkpoint_dir, "--controller", wanted.controller, "--id", wanted.id,
+                                  "--trainer", wanted.trainer, "--cpu-devices", "2", "--memory-limit", "1GiB",
+                                  "--metrics-listen", wanted.metrics_listen}});
   ASSERT_TRUE(registered(before));
 }
 
@@ -53,7 +53,8 @@ bool DaemonTest::registered(std::size_t count) {
   return eventually([&] { return controller_.registers().size() > count; });
 }
 
-void DaemonTest::run(const std::string& attempt, std::int64_t epoch, std::map<std::string, std::string> labels, int device) {
+void DaemonTest::run(const std::string& attempt, std::int64_t epoch,
+                     std::map<std::string, std::string> labels, int device) {
   labels["pids"] = pids().string();
   const std::size_t before = noted_pids(pids()).size();
   const std::size_t expected = before + (labels.contains("double_fork") ? 2 : 1);
@@ -69,8 +70,10 @@ v1::AttemptReport DaemonTest::end(const std::string& attempt, std::int64_t epoch
     return static_cast<std::int64_t>(controller_.bytes(attempt, epoch, kind).size());
   };
   EXPECT_TRUE(eventually([&] {
-    return held(v1::StreamChunk::LOG) == report.log_bytes() && held(v1::StreamChunk::METRICS) == report.metrics_bytes();
-  })) << attempt << ": " << held(v1::StreamChunk::LOG) << " of " << report.log_bytes() << " log bytes, "
+    return held(v1::StreamChunk::LOG) == report.log_bytes() &&
+           held(v1::StreamChunk::METRICS) == report.metrics_bytes();
+  })) << attempt
+      << ": " << held(v1::StreamChunk::LOG) << " of " << report.log_bytes() << " log bytes, "
       << held(v1::StreamChunk::METRICS) << " of " << report.metrics_bytes() << " of the metrics";
   return report;
 }

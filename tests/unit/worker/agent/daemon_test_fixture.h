@@ -29,12 +29,15 @@ class DaemonTest : public ::testing::Test {
   // Waits for the first registration after `count` others.
   bool registered(std::size_t count = 0);
   // Assigns, and waits until the trainer has said that it started.
-  void run(const std::string& attempt, std::int64_t epoch, std::map<std::string, std::string> labels, int device = 0);
+  void run(const std::string& attempt, std::int64_t epoch, std::map<std::string, std::string> labels,
+           int device = 0);
   // Waits for the end of the attempt, and for every byte that it announced.
   v1::AttemptReport end(const std::string& attempt, std::int64_t epoch);
 
   std::filesystem::path pids() const { return scratch_ / "pids"; }
-  std::filesystem::path folder(const std::string& name) const { return scratch_ / "state" / "attempts" / name; }
+  std::filesystem::path folder(const std::string& name) const {
+    return scratch_ / "state" / "attempts" / name;
+  }
   std::string scrape() const;
 
   ScratchFolder scratch_;

@@ -12,8 +12,8 @@ namespace {
 
 using testing::binary;
 using testing::eventually;
-using testing::noted_pids;
 using testing::none_alive;
+using testing::noted_pids;
 using testing::ScratchFolder;
 
 class EstimateRunnerTest : public ::testing::Test {
@@ -43,7 +43,8 @@ class EstimateRunnerTest : public ::testing::Test {
   }
 
   ScratchFolder scratch_;
-  Inventory inventory_{{.cpu_devices = 1, .memory_limit_bytes = 1 << 30, .worker_id = "w"}, nullptr, real_clock()};
+  Inventory inventory_{
+      {.cpu_devices = 1, .memory_limit_bytes = 1 << 30, .worker_id = "w"}, nullptr, real_clock()};
 };
 
 TEST_F(EstimateRunnerTest, TheTrainersEstimateIsTheAnswer) {

@@ -85,7 +85,8 @@ struct FakeController::Service : v1::WorkerService::Service {
     const auto size = static_cast<std::int64_t>(held.size());
     const std::int64_t end = chunk.offset() + static_cast<std::int64_t>(chunk.data().size());
     EXPECT_LE(chunk.offset(), size) << "a gap";
-    if (chunk.offset() <= size && end > size) held += chunk.data().substr(static_cast<std::size_t>(size - chunk.offset()));
+    if (chunk.offset() <= size && end > size)
+      held += chunk.data().substr(static_cast<std::size_t>(size - chunk.offset()));
     if (answer_chunks) ack_stream(chunk.attempt(), chunk.epoch(), chunk.kind(), to);
   }
 
@@ -94,7 +95,8 @@ struct FakeController::Service : v1::WorkerService::Service {
     answer.mutable_stream_ack()->set_attempt(attempt);
     answer.mutable_stream_ack()->set_epoch(epoch);
     answer.mutable_stream_ack()->set_kind(kind);
-    answer.mutable_stream_ack()->set_offset(static_cast<std::int64_t>(streams[{attempt, epoch, kind}].size()));
+    answer.mutable_stream_ack()->set_offset(
+        static_cast<std::int64_t>(streams[{attempt, epoch, kind}].size()));
     to.Write(answer);
   }
 };
@@ -138,12 +140,13 @@ void FakeController::assign(const std::string& attempt, std::int64_t epoch,
   EXPECT_TRUE(send(message));
 }
 
-void FakeController::stop_attempt(const std::string& attempt, std::int64_t epoch, double grace_seconds, bool user_cancel) {
+void FakeController::stop_attempt(const std::string& attempt, std::int64_t epoch, double grace_seconds,
+                                  bool user_cancel) {
   v1::ControllerMessage message;
   message.mutable_stop()->set_attempt(attempt);
   message.mutable_stop()->set_epoch(epoch);
-  *message.mutable_stop()->mutable_grace() =
-      google::protobuf::util::TimeUtil::MillisecondsToDuration(static_cast<std::int64_t>(grace_seconds * 1e3));
+  *message.mutable_stop()->mutable_grace() = google::protobuf::util::TimeUtil::MillisecondsToDuration(
+      static_cast<std::int64_t>(grace_seconds * 1e3));
   message.mutable_stop()->set_user_cancel(user_cancel);
   EXPECT_TRUE(send(message));
 }
@@ -194,7 +197,8 @@ std::vector<v1::AttemptReport> FakeController::reports(const std::string& attemp
   return found;
 }
 
-std::optional<v1::AttemptReport> FakeController::latest(const std::string& attempt, std::int64_t epoch) const {
+std::optional<v1::AttemptReport> FakeController::latest(const std::string& attempt,
+                                                        std::int64_t epoch) const {
   std::optional<v1::AttemptReport> found;
   for (const v1::AttemptReport& report : reports(attempt, epoch)) {
     if (report.report_sequence() > 0) found = report;
@@ -207,7 +211,8 @@ bool FakeController::ended(const std::string& attempt, std::int64_t epoch) const
   return report && report->has_exit();
 }
 
-std::string FakeController::bytes(const std::string& attempt, std::int64_t epoch, v1::StreamChunk::Kind kind) const {
+std::string FakeController::bytes(const std::string& attempt, std::int64_t epoch,
+                                  v1::StreamChunk::Kind kind) const {
   std::lock_guard lock(service_->mutex);
   const auto found = service_->streams.find({attempt, epoch, kind});
   return found == service_->streams.end() ? "" : found->second;

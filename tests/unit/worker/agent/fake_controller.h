@@ -1,4 +1,5 @@
-// A controller in this process that keeps what a worker says and answers as the contract wants, or does not when told so.
+// A controller in this process that keeps what a worker says and answers as the contract wants, or does not
+// when told so.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ class FakeController {
 
   // On the newest stream; false when there is none.
   bool send(const v1::ControllerMessage& message);
-  void assign(const std::string& attempt, std::int64_t epoch, const std::map<std::string, std::string>& labels,
-              int device = 0);
+  void assign(const std::string& attempt, std::int64_t epoch,
+              const std::map<std::string, std::string>& labels, int device = 0);
   void stop_attempt(const std::string& attempt, std::int64_t epoch, double grace_seconds, bool user_cancel);
   void fence(const std::string& attempt, std::int64_t epoch);
   // Breaks the newest stream.

@@ -65,7 +65,8 @@ TEST(InventoryTest, ADeviceIsSuspectWhileAnUnkillableProcessLives) {
 }
 
 TEST(InventoryTest, XidsOfApplicationsSayNothingAboutTheDevice) {
-  for (const std::uint64_t xid : {13U, 31U, 43U, 45U, 68U, 109U}) EXPECT_EQ(classify_xid(xid), XidClass::kApplication);
+  for (const std::uint64_t xid : {13U, 31U, 43U, 45U, 68U, 109U})
+    EXPECT_EQ(classify_xid(xid), XidClass::kApplication);
   for (const std::uint64_t xid : {48U, 79U, 95U}) EXPECT_EQ(classify_xid(xid), XidClass::kFatal);
   EXPECT_EQ(classify_xid(94), XidClass::kSuspect);
   EXPECT_EQ(classify_xid(4711), XidClass::kSuspect);

@@ -45,9 +45,12 @@ TEST_F(JobMetricsTest, AStepsFiguresAreShown) {
   EXPECT_TRUE(shows("coat_job_memory_bytes{job=\"a\",kind=\"allocated\"} 100"));
   EXPECT_TRUE(shows("coat_job_memory_bytes{job=\"a\",kind=\"estimated\"} 60"));
   EXPECT_TRUE(shows("coat_job_memory_ledger_bytes{category=\"weights\",job=\"a\"} 10"));
-  EXPECT_TRUE(shows("coat_job_quant_relative_error_ratio{format=\"e4m3\",job=\"a\",tensor_class=\"moment1\"} 0.02"));
-  EXPECT_TRUE(shows("coat_job_quant_saturated_ratio{format=\"e4m3\",job=\"a\",tensor_class=\"moment1\"} 0.25"));
-  EXPECT_TRUE(shows("coat_job_quant_underflow_ratio{format=\"e4m3\",job=\"a\",tensor_class=\"moment1\"} 0.125"));
+  EXPECT_TRUE(
+      shows("coat_job_quant_relative_error_ratio{format=\"e4m3\",job=\"a\",tensor_class=\"moment1\"} 0.02"));
+  EXPECT_TRUE(
+      shows("coat_job_quant_saturated_ratio{format=\"e4m3\",job=\"a\",tensor_class=\"moment1\"} 0.25"));
+  EXPECT_TRUE(
+      shows("coat_job_quant_underflow_ratio{format=\"e4m3\",job=\"a\",tensor_class=\"moment1\"} 0.125"));
   EXPECT_TRUE(shows("coat_job_quant_expansion_exponent{job=\"a\",tensor_class=\"moment1\"} 1.5"));
   EXPECT_TRUE(shows("coat_job_last_checkpoint_timestamp_seconds{job=\"a\"} 1000"));
   EXPECT_TRUE(shows("coat_job_checkpoint_seconds{job=\"a\"} 0.5"));

@@ -27,10 +27,30 @@ TEST(OptionsTest, DefaultsAreThoseOfTheHelp) {
 }
 
 TEST(OptionsTest, EveryOptionIsRead) {
-  const CommandLine line =
-      parse({"--state-dir", "/tmp/x", "--trainer", "/bin/true", "--controller", "host:1", "--id", "w-1", "--checkpoint-dir",
-             "/tmp/c", "--cpu-devices", "2", "--memory-limit", "8GiB", "--metrics-listen", "0.0.0.0:0", "--orphan-grace",
-             "90s", "--metrics-linger", "250ms", "--log-format", "json", "--log-level", "debug"});
+  const CommandLine line = parse({"--state-dir",
+                                  "/tmp/x",
+                                  "--trainer",
+                                  "/bin/true",
+                                  "--controller",
+                                  "host:1",
+                                  "--id",
+                                  "w-1",
+                                  "--checkpoint-dir",
+                                  "/tmp/c",
+                                  "--cpu-devices",
+                                  "2",
+                                  "--memory-limit",
+                                  "8GiB",
+                                  "--metrics-listen",
+                                  "0.0.0.0:0",
+                                  "--orphan-grace",
+                                  "90s",
+                                  "--metrics-linger",
+                                  "250ms",
+                                  "--log-format",
+                                  "json",
+                                  "--log-level",
+                                  "debug"});
   ASSERT_TRUE(line.worker) << line.message;
   EXPECT_EQ(line.worker->controller, "host:1");
   EXPECT_EQ(line.worker->id, "w-1");
@@ -64,9 +84,15 @@ TEST(OptionsTest, BadValuesAreNamedWithTheirOption) {
       {{}, "--state-dir", "required"},
       {{"--state-dir", "/tmp/x", "--trainer", "/nowhere/trainer"}, "--trainer", "/nowhere/trainer"},
       {{"--state-dir", "/tmp/x", "--trainer", "/bin/true", "--id", "Not_An_Id"}, "--id", "Not_An_Id"},
-      {{"--state-dir", "/tmp/x", "--trainer", "/bin/true", "--controller", "nohost"}, "--controller", "nohost"},
-      {{"--state-dir", "/tmp/x", "--trainer", "/bin/true", "--metrics-listen", "a:99999"}, "--metrics-listen", "99999"},
-      {{"--state-dir", "/tmp/x", "--trainer", "/bin/true", "--memory-limit", "8 apples"}, "--memory-limit", "8 apples"},
+      {{"--state-dir", "/tmp/x", "--trainer", "/bin/true", "--controller", "nohost"},
+       "--controller",
+       "nohost"},
+      {{"--state-dir", "/tmp/x", "--trainer", "/bin/true", "--metrics-listen", "a:99999"},
+       "--metrics-listen",
+       "99999"},
+      {{"--state-dir", "/tmp/x", "--trainer", "/bin/true", "--memory-limit", "8 apples"},
+       "--memory-limit",
+       "8 apples"},
       {{"--state-dir", "/tmp/x", "--trainer", "/bin/true", "--orphan-grace", "10"}, "--orphan-grace", "10"},
       {{"--state-dir", "/tmp/x", "--trainer", "/bin/true", "--cpu-devices", "-3"}, "--cpu-devices", "-3"},
       {{"--state-dir", "/tmp/x", "--trainer", "/bin/true", "--log-format", "xml"}, "--log-format", "xml"},
@@ -90,7 +116,8 @@ TEST(OptionsTest, SizesAndDurations) {
   for (const char* bad : {"", "GiB", "-1GiB", "0", "1gib", "nan", "1e30GiB"}) {
     EXPECT_THROW(parse_bytes(bad), std::invalid_argument) << bad;
   }
-  for (const char* bad : {"", "s", "-1s", "1", "1d", "inf s"}) EXPECT_THROW(parse_duration(bad), std::invalid_argument) << bad;
+  for (const char* bad : {"", "s", "-1s", "1", "1d", "inf s"})
+    EXPECT_THROW(parse_duration(bad), std::invalid_argument) << bad;
 }
 
 }  // namespace

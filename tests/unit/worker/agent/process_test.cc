@@ -15,8 +15,8 @@ namespace coat::agent {
 namespace {
 
 using testing::eventually;
-using testing::noted_pids;
 using testing::none_alive;
+using testing::noted_pids;
 using testing::ScratchFolder;
 using testing::slurp;
 
@@ -59,7 +59,9 @@ TEST(SpawnTest, SignalsAreAtTheirDefaults) {
 
 TEST(SpawnTest, TheChildDiesWithTheThreadThatStartedIt) {
   pid_t pid = 0;
-  std::thread starter([&pid] { pid = spawn({.arguments = {"/bin/sleep", "1000"}, .parent_death_signal = SIGKILL}); });
+  std::thread starter([&pid] {
+    pid = spawn({.arguments = {"/bin/sleep", "1000"}, .parent_death_signal = SIGKILL});
+  });
   starter.join();
   EXPECT_EQ(reap(pid).signal, SIGKILL);
 }
@@ -67,9 +69,10 @@ TEST(SpawnTest, TheChildDiesWithTheThreadThatStartedIt) {
 TEST(KillTreeTest, EndsWhatIgnoresSigtermAndWhatIsBelowIt) {
   ScratchFolder folder;
   const std::string note = (folder / "pids").string();
-  const pid_t pid = spawn({.arguments = {"/bin/sh", "-c",
-                                         "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ >> " + note +
-                                             "; while :; do sleep 1; done' & echo $$ >> " + note + "; wait; wait"}});
+  const pid_t pid =
+      spawn({.arguments = {"/bin/sh", "-c",
+                           "trap '' TERM; sh -c 'trap \"\" TERM; echo $$ >> " + note +
+                               "; while :; do sleep 1; done' & echo $$ >> " + note + "; wait; wait"}});
   ASSERT_TRUE(eventually([&] { return noted_pids(note).size() == 2; }));
   EXPECT_TRUE(kill_tree(process_entry(pid)->identity, false, std::chrono::seconds(60)).empty());
   EXPECT_TRUE(none_alive(noted_pids(note)));
@@ -98,7 +101,8 @@ TEST(CapturedRunTest, KeepsOutputAndStatus) {
 }
 
 TEST(CapturedRunTest, AChildThatKeepsThePipeDoesNotHoldItUp) {
-  const CapturedRun run = run_captured({"/bin/sh", "-c", "sleep 1000 & echo $!"}, std::chrono::seconds(60), never);
+  const CapturedRun run =
+      run_captured({"/bin/sh", "-c", "sleep 1000 & echo $!"}, std::chrono::seconds(60), never);
   EXPECT_FALSE(run.timed_out);
   ::kill(std::stoi(run.output), SIGKILL);
 }
@@ -114,7 +118,8 @@ TEST(CgroupTest, HoldsAndKillsWhatEntersIt) {
   auto cgroup = Cgroup::create("coat-test-" + std::to_string(::getpid()));
   if (!cgroup) GTEST_SKIP() << "no cgroup may be made on this machine";
   const std::filesystem::path path = cgroup->path();
-  const pid_t pid = spawn({.arguments = {"/bin/sh", "-c", "sleep 1000 & wait"}, .cgroup_procs_fd = cgroup->procs_fd()});
+  const pid_t pid =
+      spawn({.arguments = {"/bin/sh", "-c", "sleep 1000 & wait"}, .cgroup_procs_fd = cgroup->procs_fd()});
   EXPECT_TRUE(eventually([&] { return noted_pids(path / "cgroup.procs").size() == 2; }));
   cgroup->kill();
   EXPECT_EQ(reap(pid).signal, SIGKILL);

@@ -18,7 +18,12 @@ class RecoveryTest : public DaemonTest {};
 
 TEST_F(RecoveryTest, AKilledDaemonLosesNothingOfARunningJob) {
   start_program();
-  run(kAttempt, 5, {{"log_lines", "5000"}, {"steps", "300"}, {"wait_for", scratch_ / "go"}, {"exit", "72"}, {"failure", "NaN"}});
+  run(kAttempt, 5,
+      {{"log_lines", "5000"},
+       {"steps", "300"},
+       {"wait_for", scratch_ / "go"},
+       {"exit", "72"},
+       {"failure", "NaN"}});
   const std::vector<pid_t> trainers = noted_pids(pids());
   kill_program();
   EXPECT_FALSE(none_alive(trainers));
@@ -74,7 +79,8 @@ TEST_F(RecoveryTest, ADaemonThatLeavesLetsItsTrainersRun) {
 TEST_F(RecoveryTest, AKilledSupervisorEndsItsAttemptAsKilled) {
   start_daemon();
   run(kAttempt, 5, {{"until_stopped", "1"}, {"double_fork", "1"}});
-  const auto supervisor = parse_supervisor_record(read_file(folder("a-x7k2p.1.5") / "supervisor.json").value());
+  const auto supervisor =
+      parse_supervisor_record(read_file(folder("a-x7k2p.1.5") / "supervisor.json").value());
   ::kill(supervisor.supervisor.pid, SIGKILL);
   const v1::AttemptReport report = end(kAttempt, 5);
   EXPECT_EQ(report.state(), v1::Attempt::FAILED);
@@ -100,7 +106,8 @@ TEST_F(RecoveryTest, AttemptsWhoseStartWasCutShortAreReported) {
 TEST_F(RecoveryTest, AHungSupervisorIsReplacedByTheDaemon) {
   start_daemon();
   run(kAttempt, 5, {{"until_stopped", "1"}, {"ignore_term", "1"}});
-  const auto processes = parse_supervisor_record(read_file(folder("a-x7k2p.1.5") / "supervisor.json").value());
+  const auto processes =
+      parse_supervisor_record(read_file(folder("a-x7k2p.1.5") / "supervisor.json").value());
   ::kill(processes.supervisor.pid, SIGSTOP);
   controller_.fence(kAttempt, 5);
   EXPECT_TRUE(eventually([this] { return none_alive(noted_pids(pids())); }));

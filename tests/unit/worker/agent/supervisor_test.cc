@@ -9,6 +9,7 @@
 
 #include "tests/unit/worker/agent/agent_test_support.h"
 #include "worker/agent/attempt_record.h"
+#include "worker/agent/cgroup.h"
 #include "worker/agent/durable_file.h"
 #include "worker/agent/event_reader.h"
 #include "worker/agent/file_lock.h"
@@ -19,8 +20,8 @@ namespace {
 
 using testing::binary;
 using testing::eventually;
-using testing::noted_pids;
 using testing::none_alive;
+using testing::noted_pids;
 using testing::ScratchFolder;
 using testing::slurp;
 
@@ -31,7 +32,8 @@ class SupervisorTest : public ::testing::Test {
   SupervisorTest() : files_(scratch_.path()), daemon_(FileLock::try_acquire(scratch_ / "daemon")) {
     record_.attempt = "jobs/a/attempts/1";
     record_.daemon_lock = (scratch_ / "daemon").string();
-    record_.trainer = {binary("coat-fake-trainer").string(), "--spec", files_.spec().string(), "--event-fd", "3"};
+    record_.trainer = {binary("coat-fake-trainer").string(), "--spec", files_.spec().string(), "--event-fd",
+                       "3"};
   }
   ~SupervisorTest() override {
     if (pid_ != 0) {
@@ -39,13 +41,16 @@ class SupervisorTest : public ::testing::Test {
       reap(pid_);
     }
     for (const pid_t pid : noted_pids(scratch_ / "pids")) ::kill(pid, SIGKILL);
+    // A supervisor that was killed leaves it to the daemon, which there is none of here.
+    if (const auto text = read_file(files_.supervisor())) end_cgroup(parse_supervisor_record(*text).cgroup);
   }
 
   void start(Labels labels) {
     labels["pids"] = (scratch_ / "pids").string();
     write_durably(files_.spec(), nlohmann::json{{"labels", labels}}.dump());
     write_durably(files_.attempt(), to_json(record_));
-    pid_ = spawn({.arguments = {binary("coat-worker").string(), "supervise", "--dir", scratch_.path().string()}});
+    pid_ = spawn(
+        {.arguments = {binary("coat-worker").string(), "supervise", "--dir", scratch_.path().string()}});
   }
   void stop(const StopRequest& request) { write_durably(files_.stop(), to_json(request)); }
   ExitRecord wait() {
@@ -96,18 +101,21 @@ TEST_F(SupervisorTest, ASignalOfAStrangerIsTold) {
 }
 
 TEST_F(SupervisorTest, EventsBecomeFiles) {
-  EXPECT_EQ(run({{"steps", "500"}, {"log_lines", "3"}, {"exit", "65"}, {"failure", "no data"}}).exit_code, 65);
+  EXPECT_EQ(run({{"steps", "500"}, {"log_lines", "3"}, {"exit", "65"}, {"failure", "no data"}}).exit_code,
+            65);
   const TrainingState state = training();
   ASSERT_TRUE(state.started && state.step && state.failure);
   EXPECT_EQ(state.started->total_steps, 100);
   EXPECT_EQ(state.step->step, 500);
-  ASSERT_EQ(state.step->quantization.size(), 1U) << "the last measured errors stay though later steps have none";
+  ASSERT_EQ(state.step->quantization.size(), 1U)
+      << "the last measured errors stay though later steps have none";
   EXPECT_EQ(state.failure->message, "no data");
   EXPECT_EQ(slurp(files_.log()), "line 0\nline 1\nline 2\n");
   std::istringstream metrics(slurp(files_.metrics()));
   int lines = 0;
   for (std::string line; std::getline(metrics, line);) {
-    const auto step = nlohmann::json::parse(line).at("step");  // protobuf's JSON may write 64 bits as a string
+    const auto step =
+        nlohmann::json::parse(line).at("step");  // protobuf's JSON may write 64 bits as a string
     ++lines;
     EXPECT_EQ(step.is_string() ? std::stoi(step.get<std::string>()) : step.get<int>(), lines);
   }

@@ -6,7 +6,7 @@
 //   log_lines=N        prints "line 0" to "line N-1" on standard output
 //   steps=N            sends N step events
 //   wait_for=FILE      waits until the file is there
-//   until_stopped=1    waits for the command StopAfterCheckpoint or SIGTERM, saves a checkpoint, exits with 85
+//   until_stopped=1    waits for StopAfterCheckpoint or SIGTERM, saves a checkpoint, exits with 85
 //   ignore_stop=1      with until_stopped: does not listen to the command
 //   failure=MESSAGE    sends a failure with that message, field "data.path" and a fix
 //   signal=N           kills itself
@@ -79,7 +79,8 @@ void note_pid(const Script& script) {
 int answer_estimate(const Script& script) {
   const std::string kind = script.text("estimate");
   if (kind == "failure") {
-    std::puts(to_line(Event(Failure{65, "data.path /nowhere does not exist", "data.path", "name a file"})).c_str());
+    std::puts(
+        to_line(Event(Failure{65, "data.path /nowhere does not exist", "data.path", "name a file"})).c_str());
     return 65;
   }
   if (kind == "garbage") {
@@ -177,6 +178,7 @@ int main(int argc, char** argv) {
     send(script, Failure{script.number("exit"), script.text("failure"), "data.path", "name another file"});
   }
   if (script.has("signal")) ::raise(script.number("signal"));
-  if (script.number("exit") == 0) send(script, Summary{.first_loss = 5, .last_loss = 1, .steps = script.number("steps")});
+  if (script.number("exit") == 0)
+    send(script, Summary{.first_loss = 5, .last_loss = 1, .steps = script.number("steps")});
   return script.number("exit");
 }
