@@ -34,16 +34,31 @@ void encode_scaled(const float* __restrict in, std::int64_t n, float reciprocal,
   for (std::int64_t i = 0; i < n; ++i) out[i] = encode_fp8<Layout>(in[i] * reciprocal);
 }
 
-// One group of `n` elements; `kN` is n where the compiler shall know it, else 0.
-template <typename Layout, int kN>
-void encode_group(const float* __restrict in, std::int64_t n, const Matrix& matrix, std::int64_t scale_index,
-                  float largest, Code* __restrict out) {
-  const std::int64_t count = kN > 0 ? kN : n;
-  const float amax = std::bit_cast<float>(magnitude_bits(in, count));
+// Finds and stores the scale of one group and returns its reciprocal.
+float make_group_scale(const float* in, std::int64_t n, const Matrix& matrix, std::int64_t index,
+                       float largest) {
+  const float amax = std::bit_cast<float>(magnitude_bits(in, n));
   const float scale = stored_scale(scale_from_amax(amax, largest), matrix.format.scale_format);
-  store_scale(matrix, scale_index, scale);
-  const float reciprocal = 1.0f / scale;
-  for (std::int64_t i = 0; i < count; ++i) out[i] = encode_fp8<Layout>(in[i] * reciprocal);
+  store_scale(matrix, index, scale);
+  return 1.0f / scale;
+}
+
+// Whole groups of 16, the group of the recipes: the values of many groups are scaled first and encoded in one
+// long loop.
+template <typename Layout>
+void encode_groups_of_16(const float* __restrict in, std::int64_t n, const Matrix& matrix,
+                         std::int64_t scale_index, Code* __restrict out) {
+  constexpr std::int64_t kChunk = 1024;
+  const float largest = max_value(matrix.format.format);
+  float scaled[kChunk];
+  for (std::int64_t first = 0; first < n; first += kChunk) {
+    const std::int64_t count = std::min(kChunk, n - first);
+    for (std::int64_t i = 0; i < count; i += 16) {
+      const float reciprocal = make_group_scale(in + first + i, 16, matrix, scale_index++, largest);
+      for (std::int64_t j = 0; j < 16; ++j) scaled[i + j] = in[first + i + j] * reciprocal;
+    }
+    encode_scaled<Layout>(scaled, count, 1.0f, out + first);
+  }
 }
 
 template <typename Layout>
@@ -54,12 +69,14 @@ void encode_groups(const float* in, std::int64_t n, const Matrix& matrix, std::i
   std::int64_t scale_index = row * matrix.format.groups_per_row(matrix.cols) + col / group;
   std::int64_t done = 0;
   if (group == 16) {
-    for (; done + 16 <= n; done += 16) {
-      encode_group<Layout, 16>(in + done, 16, matrix, scale_index++, largest, out + done);
-    }
+    done = n / 16 * 16;
+    encode_groups_of_16<Layout>(in, done, matrix, scale_index, out);
+    scale_index += done / 16;
   }
   for (; done < n; done += group) {
-    encode_group<Layout, 0>(in + done, std::min(group, n - done), matrix, scale_index++, largest, out + done);
+    const std::int64_t count = std::min(group, n - done);
+    const float reciprocal = make_group_scale(in + done, count, matrix, scale_index++, largest);
+    encode_scaled<Layout>(in + done, count, reciprocal, out + done);
   }
 }
 
