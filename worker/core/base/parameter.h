@@ -11,11 +11,11 @@
 namespace coat {
 
 struct Parameter {
-  std::string name;       // as Hugging Face's Llama names it: "model.layers.0.self_attn.q_proj.weight"
-  at::Tensor value;       // FP32 master weight, contiguous
-  at::Tensor gradient;    // FP32, same shape, contiguous; accumulated by backward, cleared by the step loop
-  bool decay = true;      // weight decay applies (matrices: yes, norm weights: no)
-  std::uint32_t id = 0;   // position in the registry: keys the random numbers of its rounding
+  std::string name;      // as Hugging Face's Llama names it: "model.layers.0.self_attn.q_proj.weight"
+  at::Tensor value;      // FP32 master weight, contiguous
+  at::Tensor gradient;   // FP32, same shape, contiguous; accumulated by backward, cleared by the step loop
+  bool decay = true;     // weight decay applies (matrices: yes, norm weights: no)
+  std::uint32_t id = 0;  // position in the registry: keys the random numbers of its rounding
 };
 
 // Parameters keep their address for the registry's life. Not thread-safe.

@@ -24,8 +24,8 @@ struct AdamWOptions {
 };
 
 struct AdamWStepResult {
-  double grad_norm = 0;     // before clipping
-  bool skipped = false;     // the norm was not finite: nothing was written
+  double grad_norm = 0;                 // before clipping
+  bool skipped = false;                 // the norm was not finite: nothing was written
   kernels::ErrorSums moment1, moment2;  // filled when measured
 };
 
@@ -35,11 +35,12 @@ class AdamW {
   AdamW(ParameterRegistry& parameters, const Recipe& recipe, const AdamWOptions& options,
         const kernels::Kernels& kernels);
 
-  // One step from the gradients in the registry. `step` counts from 1 and sets the bias correction (and, with stochastic
-  // rounding, the random numbers). A skipped step changes no state.
+  // One step from the gradients in the registry. `step` counts from 1 and sets the bias correction (and, with
+  // stochastic rounding, the random numbers). A skipped step changes no state.
   AdamWStepResult step(std::uint64_t step, double learning_rate, bool measure);
 
-  // Every tensor of the state under "<parameter>.moment1", ".moment1.amax", ".moment1.k16", ...; they alias the state.
+  // Every tensor of the state under "<parameter>.moment1", ".moment1.amax", ".moment1.k16", ...; they alias
+  // the state.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
   std::int64_t moment1_bytes() const;
   std::int64_t moment2_bytes() const;
@@ -59,8 +60,8 @@ class AdamW {
   std::vector<Moment> moment1_, moment2_;
 };
 
-// learning_rate(step): linear warm-up, then cosine, linear or constant. `step` counts from 1; warm-up reaches the peak at
-// step == warmup_steps, the end value at step == total_steps.
+// learning_rate(step): linear warm-up, then cosine, linear or constant. `step` counts from 1; warm-up reaches
+// the peak at step == warmup_steps, the end value at step == total_steps.
 struct Schedule {
   std::string kind = "cosine";
   double peak = 0;

@@ -1,5 +1,5 @@
-// BF16: the upper half of an FP32. Branch-free, so that loops over these functions vectorise; constexpr, here and in the
-// other codecs of this folder, so that CUDA kernels call the same code.
+// BF16: the upper half of an FP32. Branch-free, so that loops over these functions vectorise; constexpr, here
+// and in the other codecs of this folder, so that CUDA kernels call the same code.
 #pragma once
 
 #include <bit>

@@ -33,7 +33,8 @@ class ExpansionTable {
   std::array<Row, 256> boundaries_;
 };
 
-// The largest k16 whose limit in `largest_ratios` (256 falling values) holds R = amax / amin, at least kMinK16.
+// The largest k16 whose limit in `largest_ratios` (256 falling values) holds R = amax / amin, at least
+// kMinK16.
 constexpr int expanded_k16(const double* largest_ratios, float amax, float amin) {
   const double ratio = static_cast<double>(amax) / static_cast<double>(amin);
   int k16 = 0;

@@ -23,7 +23,7 @@ const char* name_of(Format format);  // "fp32", "bf16", "e4m3", "e5m2"
 enum class Scaling : std::uint8_t {
   kNone,    // values are stored as they are
   kTensor,  // one FP32 scale: value = code * scale
-  kGroup,   // one scale for each `group` consecutive elements of a row; the last group of a row may be shorter
+  kGroup,  // one scale for each `group` consecutive elements of a row; the last group of a row may be shorter
 };
 
 // How a matrix [rows, cols] is stored.
@@ -33,7 +33,9 @@ struct TensorFormat {
   int group = 0;                        // of kGroup
   Format scale_format = Format::kFp32;  // kFp32 or kBf16; BF16 scales round to nearest (COAT.md 1.4)
 
-  std::int64_t payload_bytes(std::int64_t rows, std::int64_t cols) const { return rows * cols * bytes_of(format); }
+  std::int64_t payload_bytes(std::int64_t rows, std::int64_t cols) const {
+    return rows * cols * bytes_of(format);
+  }
   std::int64_t groups_per_row(std::int64_t cols) const {
     return scaling == Scaling::kGroup ? (cols + group - 1) / group : 0;
   }

@@ -7,8 +7,8 @@
 
 namespace coat {
 
-// data: [rows, cols] codes or values, contiguous. scale: TensorFormat::scale_count() values of scale_format, row-major;
-// nullptr for Scaling::kNone. value = decode(code) * scale.
+// data: [rows, cols] codes or values, contiguous. scale: TensorFormat::scale_count() values of scale_format,
+// row-major; nullptr for Scaling::kNone. value = decode(code) * scale.
 struct ConstMatrix {
   const void* data = nullptr;
   const void* scale = nullptr;

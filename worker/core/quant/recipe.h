@@ -1,4 +1,5 @@
-// A precision recipe: which format every tensor of a training step has. Layers ask this struct and never its name.
+// A precision recipe: which format every tensor of a training step has. Layers ask this struct and never its
+// name.
 #pragma once
 
 #include <string>
@@ -11,10 +12,12 @@ namespace coat {
 struct Recipe {
   std::string name;
 
-  TensorFormat linear_operand;    // activations and weights that enter a product in forward, and again in backward
-  TensorFormat linear_gradient;   // output gradients that enter the products of backward
-  TensorFormat saved_nonlinear;   // inputs of norms, gate and up: what the non-linear layers read, forward and backward
-  TensorFormat saved_attention;   // q, k, v after RoPE and the attention output
+  TensorFormat
+      linear_operand;  // activations and weights that enter a product in forward, and again in backward
+  TensorFormat linear_gradient;  // output gradients that enter the products of backward
+  TensorFormat
+      saved_nonlinear;  // inputs of norms, gate and up: what the non-linear layers read, forward and backward
+  TensorFormat saved_attention;  // q, k, v after RoPE and the attention output
 
   // What is saved although backward could recompute it from the saved inputs above.
   bool save_norm_output = false;

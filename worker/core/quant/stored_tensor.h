@@ -21,7 +21,8 @@ struct StoredTensor {
 };
 
 // Uninitialised memory for [rows, cols] on `device`.
-StoredTensor empty_stored(const TensorFormat& format, std::int64_t rows, std::int64_t cols, at::Device device);
+StoredTensor empty_stored(const TensorFormat& format, std::int64_t rows, std::int64_t cols,
+                          at::Device device);
 
 // A BF16 or FP32 tensor [rows, cols] as a stored tensor without scales; shares its memory.
 StoredTensor as_stored(const at::Tensor& tensor);

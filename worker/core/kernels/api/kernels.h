@@ -1,14 +1,18 @@
-// Every device operation of the training core, as one interface: pointers, shape structs, a stream. kernels/cpu holds the
-// plain twin of each, kernels/cuda the fast one; both must give the same bits wherever the operation allows.
+// Every device operation of the training core, as one interface: pointers, shape structs, a stream.
+// kernels/cpu holds the plain twin of each, kernels/cuda the fast one; both must give the same bits wherever
+// the operation allows.
 //
 // Contracts common to all
 // - Matrices are row-major and contiguous. "BF16 matrix" means TensorFormat{kBf16, kNone}.
-// - Arithmetic inside is FP32 from decoded inputs unless a method says otherwise; sums over rows or columns are done in an
+// - Arithmetic inside is FP32 from decoded inputs unless a method says otherwise; sums over rows or columns
+// are done in an
 //   order that depends on the shape alone, never on the number of threads.
-// - `amax` pointers (device, FP32, one value): kernels that take `amax_out` store max |x| over their BF16-rounded output, so
-//   that the next quantize needs no pass of its own (Group Scaling, COAT.md 0.3). nullptr: not wanted. The maximum ignores
-//   nothing: NaN or Inf in the data gives a NaN or Inf amax.
-// - Nothing allocates on the caller's behalf except scratch inside gemm. Empty matrices (rows or cols 0) are no-ops.
+// - `amax` pointers (device, FP32, one value): kernels that take `amax_out` store max |x| over their
+// BF16-rounded output, so
+//   that the next quantize needs no pass of its own (Group Scaling, COAT.md 0.3). nullptr: not wanted. The
+//   maximum ignores nothing: NaN or Inf in the data gives a NaN or Inf amax.
+// - Nothing allocates on the caller's behalf except scratch inside gemm. Empty matrices (rows or cols 0) are
+// no-ops.
 // - A wrong combination of formats is a std::logic_error. Thread-safety: one stream, one caller at a time.
 #pragma once
 
@@ -25,18 +29,18 @@ struct Stream {
 };
 
 struct QuantizeArgs {
-  ConstMatrix in;               // FP32 or BF16, no scaling
-  Matrix out;                   // any format; kTensor: scale = max(amax, tiny) / max_value, FP32
-  Matrix out_transposed;        // optional (data == nullptr: none): [cols, rows] of the same codes; not with kGroup
+  ConstMatrix in;         // FP32 or BF16, no scaling
+  Matrix out;             // any format; kTensor: scale = max(amax, tiny) / max_value, FP32
+  Matrix out_transposed;  // optional (data == nullptr: none): [cols, rows] of the same codes; not with kGroup
   const float* amax = nullptr;  // of `in`, where the producer knew it; nullptr: found here. Only for kTensor
 };
 
 struct RmsNormForwardArgs {
-  ConstMatrix x;          // [tokens, hidden], any format: the norm reads what is saved (COAT.md 5.5 fact 27)
-  const float* weight;    // [hidden]
+  ConstMatrix x;        // [tokens, hidden], any format: the norm reads what is saved (COAT.md 5.5 fact 27)
+  const float* weight;  // [hidden]
   float eps;
-  Matrix y;               // BF16 [tokens, hidden]: x * rstd * weight
-  float* rstd;            // [tokens]
+  Matrix y;                   // BF16 [tokens, hidden]: x * rstd * weight
+  float* rstd;                // [tokens]
   float* amax_out = nullptr;  // of y
 };
 
@@ -44,32 +48,33 @@ struct RmsNormBackwardArgs {
   ConstMatrix x;
   const float* weight;
   const float* rstd;
-  ConstMatrix dy;          // BF16
-  Matrix dx;               // BF16: (w*dy - xhat * mean(xhat*w*dy)) * rstd
-  float* dweight;          // [hidden], accumulated in FP32 (fact 29)
+  ConstMatrix dy;  // BF16
+  Matrix dx;       // BF16: (w*dy - xhat * mean(xhat*w*dy)) * rstd
+  float* dweight;  // [hidden], accumulated in FP32 (fact 29)
 };
 
 struct SwigluForwardArgs {
-  ConstMatrix gate;       // [tokens, intermediate], any format
+  ConstMatrix gate;  // [tokens, intermediate], any format
   ConstMatrix up;
-  Matrix product;         // BF16: silu(gate) * up, FP32 inside
-  Matrix activation;      // optional (data == nullptr: none): silu(gate), any format
+  Matrix product;             // BF16: silu(gate) * up, FP32 inside
+  Matrix activation;          // optional (data == nullptr: none): silu(gate), any format
   float* amax_out = nullptr;  // of product
 };
 
 struct SwigluBackwardArgs {
   ConstMatrix gate;
   ConstMatrix up;
-  ConstMatrix dproduct;   // BF16
-  ConstMatrix activation; // optional (data == nullptr: recomputed in FP32): silu(gate) as it was saved; dup reads it
-  Matrix dgate;           // BF16: dproduct * up * (sig + x sig (1 - sig)); d_silu stays FP32 (fact 30: silu is FP32)
-  Matrix dup;             // BF16: dproduct * silu(gate)
+  ConstMatrix dproduct;  // BF16
+  ConstMatrix
+      activation;  // optional (data == nullptr: recomputed in FP32): silu(gate) as it was saved; dup reads it
+  Matrix dgate;    // BF16: dproduct * up * (sig + x sig (1 - sig)); d_silu stays FP32 (fact 30: silu is FP32)
+  Matrix dup;      // BF16: dproduct * silu(gate)
   float* dgate_amax_out = nullptr;
   float* dup_amax_out = nullptr;
 };
 
-// Rotary positions on [tokens, heads * head_dim], in place; pairs are (i, i + head_dim/2) as in Llama. The position of row
-// r is r % sequence_length.
+// Rotary positions on [tokens, heads * head_dim], in place; pairs are (i, i + head_dim/2) as in Llama. The
+// position of row r is r % sequence_length.
 struct RopeArgs {
   Matrix x;  // BF16
   std::int64_t heads;
@@ -80,10 +85,11 @@ struct RopeArgs {
 };
 
 struct ResidualAddArgs {
-  ConstMatrix a;           // BF16
-  ConstMatrix b;           // BF16
-  Matrix sum;              // BF16: round(a + b); may be a or b
-  Matrix quantized;        // optional (data == nullptr: none): the same sum, from its FP32 value, any kGroup or kNone format
+  ConstMatrix a;     // BF16
+  ConstMatrix b;     // BF16
+  Matrix sum;        // BF16: round(a + b); may be a or b
+  Matrix quantized;  // optional (data == nullptr: none): the same sum, from its FP32 value, any kGroup or
+                     // kNone format
   float* amax_out = nullptr;
 };
 
@@ -91,24 +97,25 @@ struct EmbeddingForwardArgs {
   const std::int32_t* tokens;  // [rows], each in [0, vocab)
   const float* weight;         // [vocab, hidden]
   std::int64_t vocab;
-  Matrix out;                  // BF16 [rows, hidden]
-  Matrix quantized;            // optional, as in ResidualAddArgs
+  Matrix out;        // BF16 [rows, hidden]
+  Matrix quantized;  // optional, as in ResidualAddArgs
 };
 
 struct EmbeddingBackwardArgs {
   const std::int32_t* tokens;
-  ConstMatrix dy;          // BF16 [rows, hidden]
+  ConstMatrix dy;  // BF16 [rows, hidden]
   std::int64_t vocab;
-  float* dweight;          // [vocab, hidden], accumulated in FP32, rows in order
+  float* dweight;  // [vocab, hidden], accumulated in FP32, rows in order
 };
 
-// Softmax cross-entropy of one chunk of tokens, forward and backward at once; the logits are overwritten by their gradient.
+// Softmax cross-entropy of one chunk of tokens, forward and backward at once; the logits are overwritten by
+// their gradient.
 struct CrossEntropyArgs {
-  Matrix logits;                 // FP32 [rows, vocab], in: logits, out: (softmax - onehot) * gradient_scale * mask
-  const std::int32_t* targets;   // [rows]
-  const float* mask;             // [rows], 1 or 0; nullptr: all 1
-  float gradient_scale;          // 1 / (tokens of the whole optimizer step that count)
-  double* loss_sum;              // one value, accumulated: sum of mask * -log p(target)
+  Matrix logits;  // FP32 [rows, vocab], in: logits, out: (softmax - onehot) * gradient_scale * mask
+  const std::int32_t* targets;  // [rows]
+  const float* mask;            // [rows], 1 or 0; nullptr: all 1
+  float gradient_scale;         // 1 / (tokens of the whole optimizer step that count)
+  double* loss_sum;             // one value, accumulated: sum of mask * -log p(target)
 };
 
 enum class Layout : std::uint8_t {
@@ -116,34 +123,37 @@ enum class Layout : std::uint8_t {
   kMnMajor,  // [K, M] for a, [K, N] for b
 };
 
-// out[M, N] (+)= a · bᵀ over K. FP32 accumulation; scales are applied once at the end (kTensor) or on decode (kGroup).
+// out[M, N] (+)= a · bᵀ over K. FP32 accumulation; scales are applied once at the end (kTensor) or on decode
+// (kGroup).
 struct GemmArgs {
   ConstMatrix a;
   ConstMatrix b;
   Layout a_layout = Layout::kKMajor;
   Layout b_layout = Layout::kKMajor;
-  Matrix out;               // FP32, BF16, or an FP8 kGroup format quantized from the FP32 accumulator (fact 26)
+  Matrix out;  // FP32, BF16, or an FP8 kGroup format quantized from the FP32 accumulator (fact 26)
   bool accumulate = false;  // out += ...; FP32 and BF16 outputs only
 };
 
 // One parameter of an optimizer step.
 struct AdamWTensor {
-  float* value = nullptr;           // FP32 master weight
+  float* value = nullptr;  // FP32 master weight
   const float* gradient = nullptr;
   std::int64_t elements = 0;
-  void* m = nullptr;                // FP32 values, or E4M3 codes
-  float* m_amax = nullptr;          // [groups]; nullptr with FP32
-  std::uint8_t* m_k16 = nullptr;    // [groups]: 16 k, 1..255
+  void* m = nullptr;              // FP32 values, or E4M3 codes
+  float* m_amax = nullptr;        // [groups]; nullptr with FP32
+  std::uint8_t* m_k16 = nullptr;  // [groups]: 16 k, 1..255
   void* v = nullptr;
   float* v_amax = nullptr;
   std::uint8_t* v_k16 = nullptr;
   bool decay = true;
-  std::uint32_t id = 0;             // Parameter::id
-  std::int64_t first_index = 0;     // of element 0 in the whole parameter, where this is a shard of it: keys the rounding
+  std::uint32_t id = 0;  // Parameter::id
+  std::int64_t first_index =
+      0;  // of element 0 in the whole parameter, where this is a shard of it: keys the rounding
 };
 
-// AdamW with decoupled decay on the old value (COAT.md 1.2). The parameter is updated from the unquantized new moments;
-// quantization changes only what is stored for the next step. Random numbers: Philox keyed by (seed, step, id, index).
+// AdamW with decoupled decay on the old value (COAT.md 1.2). The parameter is updated from the unquantized
+// new moments; quantization changes only what is stored for the next step. Random numbers: Philox keyed by
+// (seed, step, id, index).
 struct AdamWArgs {
   std::vector<AdamWTensor> tensors;
   MomentFormat moment1;
@@ -156,15 +166,15 @@ struct AdamWArgs {
   std::uint64_t step = 0;
 };
 
-// Sums over elements of the error of a stored tensor against what it was made from; accumulated, so that one struct can
-// hold a tensor class.
+// Sums over elements of the error of a stored tensor against what it was made from; accumulated, so that one
+// struct can hold a tensor class.
 struct ErrorSums {
   double error_squared = 0;
   double reference_squared = 0;
-  double saturated = 0;   // |code| is the largest finite one although |x / scale| rounds beyond it
-  double underflowed = 0; // x != 0 became 0
+  double saturated = 0;    // |code| is the largest finite one although |x / scale| rounds beyond it
+  double underflowed = 0;  // x != 0 became 0
   double elements = 0;
-  double k_sum = 0;       // of moments: sum of k over groups
+  double k_sum = 0;  // of moments: sum of k over groups
   double k_groups = 0;
 };
 
@@ -176,18 +186,25 @@ class Kernels {
   // Whether a product of this operand format needs Layout::kKMajor on both sides (FP8 tensor cores do).
   virtual bool needs_k_major(Format) const { return false; }
 
-  // A device without its own version of an operation inherits the default, which throws UnsupportedError naming it.
+  // A device without its own version of an operation inherits the default, which throws UnsupportedError
+  // naming it.
   virtual void quantize(const QuantizeArgs&, Stream) const { unsupported("quantize"); }
   virtual void dequantize(ConstMatrix in, Matrix out, Stream) const;  // out: FP32 or BF16
   virtual void amax(ConstMatrix in, float* out, Stream) const;
   virtual void rms_norm_forward(const RmsNormForwardArgs&, Stream) const { unsupported("rms_norm_forward"); }
-  virtual void rms_norm_backward(const RmsNormBackwardArgs&, Stream) const { unsupported("rms_norm_backward"); }
+  virtual void rms_norm_backward(const RmsNormBackwardArgs&, Stream) const {
+    unsupported("rms_norm_backward");
+  }
   virtual void swiglu_forward(const SwigluForwardArgs&, Stream) const { unsupported("swiglu_forward"); }
   virtual void swiglu_backward(const SwigluBackwardArgs&, Stream) const { unsupported("swiglu_backward"); }
   virtual void rope(const RopeArgs&, Stream) const { unsupported("rope"); }
   virtual void residual_add(const ResidualAddArgs&, Stream) const { unsupported("residual_add"); }
-  virtual void embedding_forward(const EmbeddingForwardArgs&, Stream) const { unsupported("embedding_forward"); }
-  virtual void embedding_backward(const EmbeddingBackwardArgs&, Stream) const { unsupported("embedding_backward"); }
+  virtual void embedding_forward(const EmbeddingForwardArgs&, Stream) const {
+    unsupported("embedding_forward");
+  }
+  virtual void embedding_backward(const EmbeddingBackwardArgs&, Stream) const {
+    unsupported("embedding_backward");
+  }
   virtual void cross_entropy(const CrossEntropyArgs&, Stream) const { unsupported("cross_entropy"); }
   virtual void gemm(const GemmArgs&, Stream) const { unsupported("gemm"); }
   virtual void adamw(const AdamWArgs&, Stream) const { unsupported("adamw"); }
