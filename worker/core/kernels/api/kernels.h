@@ -11,7 +11,9 @@
 // BF16-rounded output, so
 //   that the next quantize needs no pass of its own (Group Scaling, COAT.md 0.3). nullptr: not wanted. The
 //   maximum ignores nothing: NaN or Inf in the data gives a NaN or Inf amax.
-// - Nothing allocates on the caller's behalf except scratch inside gemm. Empty matrices (rows or cols 0) are
+// - Every pointer is memory of the kernels' own device, loss_sum and sum_of_squares' out too; only ErrorSums lie on the host
+//   (a call that fills them waits for the stream).
+// - Nothing allocates on the caller's behalf except scratch, which a kernel set keeps for its next call. Empty matrices (rows or cols 0) are
 // no-ops.
 // - A wrong combination of formats is a std::logic_error. Thread-safety: one stream, one caller at a time.
 #pragma once
