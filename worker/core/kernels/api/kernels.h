@@ -7,14 +7,13 @@
 // - Arithmetic inside is FP32 from decoded inputs unless a method says otherwise; sums over rows or columns
 // are done in an
 //   order that depends on the shape alone, never on the number of threads.
-// - `amax` pointers (device, FP32, one value): kernels that take `amax_out` store max |x| over their
-// BF16-rounded output, so
-//   that the next quantize needs no pass of its own (Group Scaling, COAT.md 0.3). nullptr: not wanted. The
-//   maximum ignores nothing: NaN or Inf in the data gives a NaN or Inf amax.
-// - Every pointer is memory of the kernels' own device, loss_sum and sum_of_squares' out too; only ErrorSums lie on the host
-//   (a call that fills them waits for the stream).
-// - Nothing allocates on the caller's behalf except scratch, which a kernel set keeps for its next call. Empty matrices (rows or cols 0) are
-// no-ops.
+// - `amax` pointers (FP32, one value): kernels that take `amax_out` store max |x| over their BF16-rounded
+//   output, so that the next quantize needs no pass of its own (Group Scaling, COAT.md 0.3). nullptr: not
+//   wanted. The maximum ignores nothing: NaN or Inf in the data gives a NaN or Inf amax.
+// - Every pointer is memory of the kernels' own device, loss_sum and sum_of_squares' out too; only ErrorSums
+//   lie on the host (a call that fills them waits for the stream).
+// - Nothing allocates on the caller's behalf except scratch, which a kernel set keeps for its next call.
+//   Empty matrices (rows or cols 0) are no-ops.
 // - A wrong combination of formats is a std::logic_error. Thread-safety: one stream, one caller at a time.
 #pragma once
 
