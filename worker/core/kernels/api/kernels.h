@@ -5,8 +5,7 @@
 // Contracts common to all
 // - Matrices are row-major and contiguous. "BF16 matrix" means TensorFormat{kBf16, kNone}.
 // - Arithmetic inside is FP32 from decoded inputs unless a method says otherwise; sums over rows or columns
-// are done in an
-//   order that depends on the shape alone, never on the number of threads.
+//   are done in an order that depends on the shape alone, never on the number of threads.
 // - `amax` pointers (FP32, one value): kernels that take `amax_out` store max |x| over their BF16-rounded
 //   output, so that the next quantize needs no pass of its own (Group Scaling, COAT.md 0.3). nullptr: not
 //   wanted. The maximum ignores nothing: NaN or Inf in the data gives a NaN or Inf amax.
