@@ -223,12 +223,14 @@ class Reader {
     result_.violations.push_back({prefix + name, "is not a known field", fix});
   }
 
-  // A field of this name in another section.
+  // The field of another section whose name is nearest.
   static std::string elsewhere(const std::string& name) {
-    for (const std::string& path : field_paths()) {
-      if (path.ends_with("." + name)) return path;
-    }
-    return {};
+    std::vector<std::string> names;
+    for (const std::string& path : field_paths()) names.push_back(path.substr(path.rfind('.') + 1));
+    const std::optional<std::string> nearest = nearest_name(name, names);
+    if (!nearest) return {};
+    const auto place = std::find(names.begin(), names.end(), *nearest) - names.begin();
+    return field_paths()[static_cast<std::size_t>(place)];
   }
 
   const Json& root_;

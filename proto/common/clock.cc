@@ -25,7 +25,6 @@ Clock& real_clock() {
 }
 
 SystemTime ManualClock::system_now() const {
-  // Any fixed instant will do: a test must not depend on which.
   constexpr std::chrono::seconds kStart{1'000'000'000};
   const std::lock_guard<std::mutex> guard(mutex_);
   return SystemTime(kStart) + std::chrono::duration_cast<SystemTime::duration>(offset_);

@@ -24,7 +24,8 @@ class Clock {
 
 Clock& real_clock();
 
-// Stands still until advance(), which wakes every waiter.
+// Stands still until advance(), which wakes every waiter. system_now() begins 1,000,000,000 seconds after the epoch
+// (2001-09-09 01:46:40 UTC).
 class ManualClock : public Clock {
  public:
   SystemTime system_now() const override;

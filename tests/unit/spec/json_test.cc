@@ -163,6 +163,7 @@ TEST(SpecJson, AnUnknownFieldNamesTheNearestKnownOne) {
   // Known in another section.
   EXPECT_EQ(fix_of("steps"), "did you mean training.steps?");
   EXPECT_EQ(fix_of("model.learning_rate"), "did you mean optimizer.learning_rate?");
+  EXPECT_EQ(fix_of("stpes"), "did you mean training.steps?");
   // Near to nothing: what there is.
   EXPECT_EQ(fix_of("checkpoint.frobnicate"), "known here: interval_steps or keep");
 }
