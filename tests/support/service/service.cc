@@ -108,6 +108,8 @@ void Service::start_worker(const WorkerOptions& options) {
   add("--checkpoint-dir", options.checkpoint_dir);
   add("--memory-limit", options.memory_limit);
   command.arguments.insert(command.arguments.end(), options.more.begin(), options.more.end());
+  // A waiting thread of a tiny step sleeps: spinning would starve the other processes of the test.
+  command.environment = {{"OMP_WAIT_POLICY", "PASSIVE"}};
   workers_[options.id] = std::make_unique<ChildProcess>(command);
   wait_for_endpoints(*workers_[options.id], folder, command.output);
 }
