@@ -178,7 +178,7 @@ TEST(WorkersOutput, Table) {
   const CommandRun run = coat(service, {"workers", "-o", "wide"});
   EXPECT_EQ(run.code, 0);
   EXPECT_EQ(run.out,
-            "NAME  STATE  DEVICES                         RUNS                            SEEN  HOST      "
+            "NAME  STATE  DEVICES                         RUNS                             SEEN  HOST      "
             "VERSION  START  NOTE\n"
             "w1    READY  2 x cuda NVIDIA H200 (139 GiB)  quickstart-ccccc/attempts/1  2.0s ago  w1.local  "
             "0.1.0        3  device 1 SUSPECT does not answer\n");
