@@ -47,12 +47,13 @@ ServiceError Controller::store_failed(const std::string& why) {
 
 void Controller::start() {
   restore();
+  started_ = true;
   thread_->start([this](SteadyTime now) { return tick(now); });
 }
 
 void Controller::stop() {
   auto drained = std::make_shared<std::promise<void>>();
-  const bool running = thread_->post([this, drained] {
+  const bool running = started_ && thread_->post([this, drained] {
     stopping_ = true;
     end_streams();
     desk_.close_all();

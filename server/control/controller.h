@@ -227,6 +227,7 @@ class Controller {
   store::AttemptFiles& files_;
   Metrics& metrics_;
   std::shared_ptr<StateThread> thread_;
+  std::atomic<bool> started_{false};
   std::atomic<std::int64_t> last_stream_id_{0};
   Executor pool_{2};
   Executor writer_{1};  // of logs and metric samples
