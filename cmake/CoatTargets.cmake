@@ -99,5 +99,5 @@ function(coat_test)
   endif()
   add_test(NAME ${name} COMMAND ${target} --gtest_output=xml:${CMAKE_BINARY_DIR}/test-results/${name}.xml)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" ENVIRONMENT
-    "COAT_SOURCE_DIR=${CMAKE_SOURCE_DIR};COAT_BINARY_DIR=${CMAKE_BINARY_DIR};${A_ENVIRONMENT}")
+    "COAT_SOURCE_DIR=${CMAKE_SOURCE_DIR};COAT_BINARY_DIR=${CMAKE_BINARY_DIR};OMP_WAIT_POLICY=passive;${A_ENVIRONMENT}")
 endfunction()

@@ -30,6 +30,13 @@ bool is_allocation_failure(const c10::Error& error) {
          what.find("not enough memory") != std::string::npos;
 }
 
+// cuDNN's and cuBLAS's have no type that every build knows.
+bool is_device_failure(const c10::Error& error) {
+  const std::string what = error.what_without_backtrace();
+  return dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr ||
+         what.find("cuDNN error") != std::string::npos || what.find("CUDA error") != std::string::npos;
+}
+
 }  // namespace
 
 protocol::Failure failure_of(const std::exception_ptr& pointer) {
@@ -60,6 +67,7 @@ protocol::Failure failure_of(const std::exception_ptr& pointer) {
     if (is_allocation_failure(error)) {
       return failure(ExitCode::kOutOfDeviceMemory, error.what_without_backtrace(), "", kMemoryFix);
     }
+    if (is_device_failure(error)) return failure(ExitCode::kDeviceFault, error.what_without_backtrace());
     return failure(ExitCode::kInternal, error.what());
   } catch (const std::exception& error) {
     return failure(ExitCode::kInternal, error.what());

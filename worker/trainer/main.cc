@@ -4,10 +4,12 @@
 
 #include "worker/protocol/exit_codes.h"
 #include "worker/trainer/options.h"
+#include "worker/trainer/sleeping_threads.h"
 #include "worker/trainer/trainer.h"
 
 int main(int argc, char** argv) {
   using coat::protocol::ExitCode;
+  coat::trainer::use_sleeping_threads(argv);
   try {
     const coat::trainer::Options options = coat::trainer::parse_options(argc, argv);
     if (options.version) {

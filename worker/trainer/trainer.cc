@@ -31,9 +31,6 @@ namespace {
 
 using protocol::ExitCode;
 
-// The ledger is held to 2 % of what the allocator sees, so the limit stands so much above the admitted bytes.
-constexpr std::int64_t kLedgerTolerance = 50;
-
 void tell(const std::string& message) { std::cerr << "coat-trainer: " << message << std::endl; }
 
 // Sends every report as an event and writes the log for people where standard output is free for it.
@@ -66,7 +63,7 @@ ExitCode print_estimate(const Options& options, const spec::JobSpec& spec, at::D
   const data::TokenStatistics data = data::check_token_data(train::dataset_options(spec));
   const std::int64_t bytes =
       options.launch.memory_bytes > 0 ? options.launch.memory_bytes : train::device_memory_bytes(device);
-  std::cout << protocol::to_line(to_message(train::estimate(spec), bytes, data.tokens)) << std::endl;
+  std::cout << protocol::to_line(to_message(train::estimate(spec, device.type()), bytes, data.tokens)) << std::endl;
   return ExitCode::kDone;
 }
 
@@ -108,8 +105,8 @@ ExitCode train_job(const Options& options, const spec::JobSpec& spec, at::Device
                                 .resume = options.launch.resume,
                                 .memory_bytes = options.launch.memory_bytes};
   if (run_options.checkpoint_folder.empty()) run_options.checkpoint_folder = "checkpoints/" + spec.name;
-  const std::int64_t limit = options.launch.memory_bytes;
-  cpu_memory::set_limit(limit + limit / kLedgerTolerance);
+  train::kernels_for(device);
+  train::limit_memory(device, options.launch.memory_bytes);
 
   train::TrainingRun run(std::move(run_options), train::llama_factory(device), checkpoint::real_file_system(),
                          reporter, control);
