@@ -1,5 +1,5 @@
-// Tokens a second of one optimizer step of the quickstart's model: recipes bf16 and coat beside the same model in eager FP32
-// libtorch with its own AdamW, taking turns in one run so that all see the same machine.
+// Tokens a second of one optimizer step of the quickstart's model: recipes bf16 and coat beside the same
+// model in eager FP32 libtorch with its own AdamW, taking turns in one run so that all see the same machine.
 //
 //   train_step_bench [--rounds N] [--only eager|bf16|coat]
 #include <algorithm>
@@ -60,8 +60,8 @@ std::unique_ptr<LanguageModel> model_of(const spec::ModelSpec& model, const std:
 
 Contender ours(const spec::ModelSpec& spec, const std::string& recipe_name) {
   std::shared_ptr<LanguageModel> model = model_of(spec, recipe_name);
-  auto optimizer =
-      std::make_shared<AdamW>(model->parameters(), recipe(recipe_name), AdamWOptions{}, kernels::cpu_kernels());
+  auto optimizer = std::make_shared<AdamW>(model->parameters(), recipe(recipe_name), AdamWOptions{},
+                                           kernels::cpu_kernels());
   const auto run = [model, optimizer](const MicroBatch& batch, int step) {
     const auto tokens = static_cast<double>(batch.targets.numel());
     model->parameters().zero_gradients();
@@ -92,26 +92,28 @@ void print_header(const spec::ModelSpec& model, int argc, char** argv) {
   char date[32];
   const std::time_t now = std::time(nullptr);
   std::strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", std::gmtime(&now));
-  std::printf("command   %s\nmachine   %s, %d threads\nversions  libtorch %s, g++ %s\ndate      %s\n", command.c_str(),
-              processor().c_str(), at::get_num_threads(), TORCH_VERSION, __VERSION__, date);
-  std::printf("model     %lld parameters, %lld tokens a step\n\n", static_cast<long long>(parameter_count(model)),
-              static_cast<long long>(kSequences * kLength));
+  std::printf("command   %s\nmachine   %s, %d threads\nversions  libtorch %s, g++ %s\ndate      %s\n",
+              command.c_str(), processor().c_str(), at::get_num_threads(), TORCH_VERSION, __VERSION__, date);
+  std::printf("model     %lld parameters, %lld tokens a step\n\n",
+              static_cast<long long>(parameter_count(model)), static_cast<long long>(kSequences * kLength));
 }
 
 double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 
 // The fastest round is what the code can do; the median is what the machine let it do.
 void print_table(const std::vector<Contender>& contenders) {
   const double tokens = kSequences * kLength;
-  std::printf("%-14s %12s %12s %12s %14s %10s\n", "", "fastest ms", "median ms", "tokens/s", "x first row", "loss");
+  std::printf("%-14s %12s %12s %12s %14s %10s\n", "", "fastest ms", "median ms", "tokens/s", "x first row",
+              "loss");
   const double first = *std::min_element(contenders[0].seconds.begin(), contenders[0].seconds.end());
   for (const Contender& c : contenders) {
     const double fastest = *std::min_element(c.seconds.begin(), c.seconds.end());
-    std::printf("%-14s %12.1f %12.1f %12.0f %14.2f %10.4f\n", c.name.c_str(), 1e3 * fastest, 1e3 * median(c.seconds),
-                tokens / fastest, first / fastest, c.loss);
+    std::printf("%-14s %12.1f %12.1f %12.0f %14.2f %10.4f\n", c.name.c_str(), 1e3 * fastest,
+                1e3 * median(c.seconds), tokens / fastest, first / fastest, c.loss);
   }
 }
 
@@ -125,7 +127,8 @@ bool parse(int argc, char** argv, Options& options) {
       return false;
     }
   }
-  const bool known = options.only.empty() || options.only == "eager" || options.only == "bf16" || options.only == "coat";
+  const bool known =
+      options.only.empty() || options.only == "eager" || options.only == "bf16" || options.only == "coat";
   return argc % 2 == 1 && options.rounds > 0 && known;
 }
 

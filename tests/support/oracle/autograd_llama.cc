@@ -1,6 +1,7 @@
 #include "tests/support/oracle/autograd_llama.h"
 
 #include <cmath>
+#include <limits>
 
 #include <torch/torch.h>
 
@@ -17,14 +18,23 @@ struct Rounder {
   const Recipe* recipe;
 
   // A BF16 tensor whose gradient is BF16 too.
-  at::Tensor bf16(const at::Tensor& x) const { return recipe == nullptr ? x : round_through(x, kBf16, kBf16); }
+  at::Tensor bf16(const at::Tensor& x) const {
+    return recipe == nullptr ? x : round_through(x, kBf16, kBf16);
+  }
   at::Tensor operand(const at::Tensor& x) const {
     return recipe == nullptr ? x : round_through(x, recipe->linear_operand, {Format::kFp32, Scaling::kNone});
   }
   at::Tensor norm_input(const at::Tensor& h) const {
     return recipe == nullptr ? h : round_through(h, recipe->saved_nonlinear, kBf16);
   }
-  // The result of a product: stored in BF16, its gradient in BF16 and then as the products of backward read it.
+  // q, k, v and the attention's output: BF16 values, kept in the recipe's format.
+  at::Tensor attention(const at::Tensor& x) const {
+    return recipe == nullptr
+               ? x
+               : round_through(bf16(x), recipe->saved_attention, {Format::kFp32, Scaling::kNone});
+  }
+  // The result of a product: stored in BF16, its gradient in BF16 and then as the products of backward read
+  // it.
   at::Tensor product(const at::Tensor& y) const { return stored_product(y, kBf16); }
   at::Tensor nonlinear_product(const at::Tensor& y) const {
     return recipe == nullptr ? y : stored_product(y, recipe->saved_nonlinear);
@@ -71,8 +81,7 @@ struct HeadShape {
 
 // [T, K*D] -> [B, N, S, D]
 at::Tensor by_head(const at::Tensor& x, const HeadShape& shape, std::int64_t heads) {
-  const at::Tensor split =
-      x.view({shape.sequences, shape.length, heads, x.size(1) / heads}).transpose(1, 2);
+  const at::Tensor split = x.view({shape.sequences, shape.length, heads, x.size(1) / heads}).transpose(1, 2);
   return heads == shape.heads ? split : split.repeat_interleave(shape.heads / heads, 1);
 }
 
@@ -97,26 +106,28 @@ at::Tensor attention(AttentionKind kind, const at::Tensor& q, const at::Tensor& 
 
 const at::Tensor& get(const Weights& weights, const std::string& name) { return weights.at(name); }
 
-at::Tensor attention_branch(const Arithmetic& arithmetic, const spec::ModelSpec& model, const Weights& weights,
-                            const std::string& prefix, const at::Tensor& h, const HeadShape& shape,
-                            const Rotary& rotary) {
+at::Tensor attention_branch(const Arithmetic& arithmetic, const spec::ModelSpec& model,
+                            const Weights& weights, const std::string& prefix, const at::Tensor& h,
+                            const HeadShape& shape, const Rotary& rotary) {
   const Rounder round{arithmetic.emulated};
   const at::Tensor x = round.operand(round.bf16(
       rms_norm(round.norm_input(h), get(weights, prefix + "input_layernorm.weight"), model.norm_eps)));
   const auto project = [&](const at::Tensor& input, const char* name) {
-    return round.product(at::linear(input, round.operand(get(weights, prefix + "self_attn." + name + ".weight"))));
+    return round.product(
+        at::linear(input, round.operand(get(weights, prefix + "self_attn." + name + ".weight"))));
   };
-  const at::Tensor q = round.bf16(rotated(project(x, "q_proj"), shape.heads, rotary));
-  const at::Tensor k = round.bf16(rotated(project(x, "k_proj"), shape.kv_heads, rotary));
-  const at::Tensor out = round.bf16(attention(arithmetic.attention, q, k, project(x, "v_proj"), shape));
+  const at::Tensor q = round.attention(rotated(project(x, "q_proj"), shape.heads, rotary));
+  const at::Tensor k = round.attention(rotated(project(x, "k_proj"), shape.kv_heads, rotary));
+  const at::Tensor out =
+      round.attention(attention(arithmetic.attention, q, k, round.attention(project(x, "v_proj")), shape));
   return project(round.operand(out), "o_proj");
 }
 
 at::Tensor mlp_branch(const Arithmetic& arithmetic, const spec::ModelSpec& model, const Weights& weights,
                       const std::string& prefix, const at::Tensor& h) {
   const Rounder round{arithmetic.emulated};
-  const at::Tensor x = round.operand(round.bf16(
-      rms_norm(round.norm_input(h), get(weights, prefix + "post_attention_layernorm.weight"), model.norm_eps)));
+  const at::Tensor x = round.operand(round.bf16(rms_norm(
+      round.norm_input(h), get(weights, prefix + "post_attention_layernorm.weight"), model.norm_eps)));
   const auto product = [&](const at::Tensor& input, const char* name) {
     return at::linear(input, round.operand(get(weights, prefix + "mlp." + name + ".weight")));
   };
@@ -127,7 +138,8 @@ at::Tensor mlp_branch(const Arithmetic& arithmetic, const spec::ModelSpec& model
 }
 
 at::Tensor block(const Arithmetic& arithmetic, const spec::ModelSpec& model, const Weights& weights,
-                 const std::string& prefix, const at::Tensor& h, const HeadShape& shape, const Rotary& rotary) {
+                 const std::string& prefix, const at::Tensor& h, const HeadShape& shape,
+                 const Rotary& rotary) {
   const Rounder round{arithmetic.emulated};
   const at::Tensor z = round.bf16(h + attention_branch(arithmetic, model, weights, prefix, h, shape, rotary));
   return round.bf16(z + mlp_branch(arithmetic, model, weights, prefix, z));
@@ -144,7 +156,8 @@ Weights weights_of(const ParameterRegistry& parameters, at::ScalarType dtype) {
 }
 
 at::Tensor decoder_block(const Arithmetic& arithmetic, const spec::ModelSpec& model, const Weights& weights,
-                         const std::string& prefix, const at::Tensor& h, std::int64_t sequences, std::int64_t length) {
+                         const std::string& prefix, const at::Tensor& h, std::int64_t sequences,
+                         std::int64_t length) {
   const HeadShape shape{sequences, length, model.heads, model.kv_heads};
   return block(arithmetic, model, weights, prefix, h, shape, rotary_of(h, model, length));
 }
@@ -161,7 +174,8 @@ at::Tensor logits(const Arithmetic& arithmetic, const spec::ModelSpec& model, co
   }
   const at::Tensor y = round.bf16(rms_norm(h, get(weights, "model.norm.weight"), model.norm_eps));
   const at::Tensor& head = model.tie_embeddings ? embedding : get(weights, "lm_head.weight");
-  const at::Tensor rounded = arithmetic.emulated == nullptr ? head : round_through(head, kBf16, {Format::kFp32});
+  const at::Tensor rounded =
+      arithmetic.emulated == nullptr ? head : round_through(head, kBf16, {Format::kFp32});
   const at::Tensor result = at::linear(y, rounded);
   return arithmetic.emulated == nullptr ? result : round_through(result, {Format::kFp32}, kBf16);
 }

@@ -1,8 +1,8 @@
 #include "tests/support/oracle/compare.h"
 
-#include "worker/core/model/initial_weights.h"
-
 #include <ATen/ATen.h>
+
+#include "worker/core/model/initial_weights.h"
 
 namespace coat::oracle {
 namespace {

@@ -1,6 +1,8 @@
 // How far one tensor lies from another, in FP64.
 #pragma once
 
+#include <cstdint>
+
 #include <ATen/core/Tensor.h>
 
 namespace coat::oracle {

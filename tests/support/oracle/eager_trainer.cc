@@ -32,8 +32,8 @@ EagerTrainer::~EagerTrainer() = default;
 double EagerTrainer::step(const MicroBatch& batch) {
   state_->optimizer->zero_grad();
   const Arithmetic arithmetic{.dtype = at::kFloat, .attention = AttentionKind::kFused};
-  const at::Tensor loss =
-      loss_sum(arithmetic, state_->model, state_->weights, batch) / static_cast<double>(batch.targets.numel());
+  const at::Tensor loss = loss_sum(arithmetic, state_->model, state_->weights, batch) /
+                          static_cast<double>(batch.targets.numel());
   loss.backward();
   torch::nn::utils::clip_grad_norm_(state_->parameters, state_->clip_norm);
   state_->optimizer->step();

@@ -1,4 +1,5 @@
-// The same model as an ordinary eager program trains it: FP32, autograd, fused attention, libtorch's AdamW and clipping.
+// The same model as an ordinary eager program trains it: FP32, autograd, fused attention, libtorch's AdamW
+// and clipping.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,8 @@ namespace coat::oracle {
 
 class EagerTrainer {
  public:
-  EagerTrainer(const spec::ModelSpec& model, const ParameterRegistry& initial, const spec::OptimizerSpec& optimizer);
+  EagerTrainer(const spec::ModelSpec& model, const ParameterRegistry& initial,
+               const spec::OptimizerSpec& optimizer);
   ~EagerTrainer();
   // One step on the mean loss; returns it.
   double step(const MicroBatch& batch);

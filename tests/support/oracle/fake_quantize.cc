@@ -25,7 +25,8 @@ at::ScalarType element_type(Format format) {
 at::Tensor cast(const at::Tensor& x, Format format) { return x.to(element_type(format)).to(x.scalar_type()); }
 
 // x / scale clamped to the format's range, rounded, times scale (broadcast).
-at::Tensor scaled(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& stored_scale, Format format) {
+at::Tensor scaled(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& stored_scale,
+                  Format format) {
   const double largest = format == Format::kE4M3 ? 448.0 : 57344.0;
   return cast((x / scale).clamp(-largest, largest), format) * stored_scale;
 }
@@ -50,7 +51,8 @@ std::vector<std::int64_t> encoded(const TensorFormat& f) {
 }
 
 TensorFormat decoded(const std::vector<std::int64_t>& v) {
-  return {static_cast<Format>(v[0]), static_cast<Scaling>(v[1]), static_cast<int>(v[2]), static_cast<Format>(v[3])};
+  return {static_cast<Format>(v[0]), static_cast<Scaling>(v[1]), static_cast<int>(v[2]),
+          static_cast<Format>(v[3])};
 }
 
 struct RoundThrough : torch::autograd::Function<RoundThrough> {

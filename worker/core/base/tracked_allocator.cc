@@ -19,13 +19,15 @@ std::atomic<std::int64_t> current_bytes{0};
 std::atomic<std::int64_t> peak_bytes{0};
 std::atomic<std::int64_t> limit_bytes{0};
 
-// In front of every block lies its size; as long as libtorch's alignment, so that the block behind it keeps it.
+// In front of every block lies its size; as long as libtorch's alignment, so that the block behind it keeps
+// it.
 constexpr std::size_t kHeaderBytes = 64;
 
 void refuse(std::size_t wanted, std::int64_t held, std::int64_t limit) {
-  throw OutOfDeviceMemoryError("out of device memory: " + std::to_string(wanted) + " bytes more than the " +
-                               std::to_string(held) + " held would pass the limit of " + std::to_string(limit) +
-                               " bytes; lower training.micro_batch or training.sequence_length, or raise the limit");
+  throw OutOfDeviceMemoryError(
+      "out of device memory: " + std::to_string(wanted) + " bytes more than the " + std::to_string(held) +
+      " held would pass the limit of " + std::to_string(limit) +
+      " bytes; lower training.micro_batch or training.sequence_length, or raise the limit");
 }
 
 void note_allocated(std::size_t bytes) {
@@ -68,7 +70,9 @@ class TrackedAllocator final : public c10::Allocator {
     return {data, data, &release, cpu};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
 };
 
 }  // namespace

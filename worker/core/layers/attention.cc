@@ -46,12 +46,13 @@ struct QkvGradients {
   at::Tensor q, k, v;  // BF16, before rotary positions
 };
 
-QkvGradients core_backward(const LayerContext& context, const AttentionWeights& weights, const AttentionShape& shape,
-                           const AttentionSaved& saved, const at::Tensor& d_out) {
+QkvGradients core_backward(const LayerContext& context, const AttentionWeights& weights,
+                           const AttentionShape& shape, const AttentionSaved& saved,
+                           const at::Tensor& d_out) {
   QkvGradients d{empty_bf16(context, shape.tokens(), shape.width()),
                  empty_bf16(context, shape.tokens(), shape.kv_width()),
                  empty_bf16(context, shape.tokens(), shape.kv_width())};
-  attention_core(context.device)
+  attention_core(context.device.type())
       .backward(context, {.shape = shape,
                           .q = saved.q.view(),
                           .k = saved.k.view(),
@@ -74,14 +75,14 @@ std::int64_t AttentionSaved::bytes() const {
          static_cast<std::int64_t>(log_sum_exp.nbytes());
 }
 
-at::Tensor attention_forward(const LayerContext& context, const AttentionWeights& weights, const AttentionShape& shape,
-                             const StoredTensor& x, AttentionSaved& saved) {
+at::Tensor attention_forward(const LayerContext& context, const AttentionWeights& weights,
+                             const AttentionShape& shape, const StoredTensor& x, AttentionSaved& saved) {
   const TensorFormat& format = context.recipe.linear_operand;
   {
     const OperandUse use = context.recipe.save_norm_output ? OperandUse::kBackward : OperandUse::kForward;
     Operand operand = make_measured_operand(
-        context, rms_norm_forward(context, *weights.norm, weights.norm_eps, x, format, saved.norm), format, use,
-        TensorClass::kActivation);
+        context, rms_norm_forward(context, *weights.norm, weights.norm_eps, x, format, saved.norm), format,
+        use, TensorClass::kActivation);
     const at::Tensor q = project(context, operand, *weights.q);
     const at::Tensor k = project(context, operand, *weights.k);
     rotate(context, weights, shape, q, /*inverse=*/false);
@@ -96,7 +97,7 @@ at::Tensor attention_forward(const LayerContext& context, const AttentionWeights
   }
   saved.out = empty_stored(context.recipe.saved_attention, shape.tokens(), shape.width(), context.device);
   saved.log_sum_exp = empty_fp32(context, {shape.tokens(), shape.heads});
-  attention_core(context.device)
+  attention_core(context.device.type())
       .forward(context, {.shape = shape,
                          .q = saved.q.view(),
                          .k = saved.k.view(),
@@ -108,11 +109,13 @@ at::Tensor attention_forward(const LayerContext& context, const AttentionWeights
 }
 
 at::Tensor attention_backward(const LayerContext& context, const AttentionWeights& weights,
-                              const AttentionShape& shape, const AttentionSaved& saved, const BoundedTensor& dy) {
+                              const AttentionShape& shape, const AttentionSaved& saved,
+                              const BoundedTensor& dy) {
   at::Tensor d_out = empty_bf16(context, shape.tokens(), shape.width());
   {
     const Operand gradient = gradient_operand(context, dy);
-    linear_backward_weight(context, gradient, output_operand(context, saved.out, OperandUse::kBackward), *weights.o);
+    linear_backward_weight(context, gradient, output_operand(context, saved.out, OperandUse::kBackward),
+                           *weights.o);
     linear_backward_input(context, gradient, *weights.o, matrix_of(d_out), /*accumulate=*/false);
   }
   QkvGradients d = core_backward(context, weights, shape, saved, d_out);
@@ -121,8 +124,9 @@ at::Tensor attention_backward(const LayerContext& context, const AttentionWeight
   Operand x = saved.norm_output;
   if (!x.defined()) {
     const TensorFormat& format = context.recipe.linear_operand;
-    x = make_operand(context, rms_norm_recompute(context, *weights.norm, weights.norm_eps, format, saved.norm),
-                     format, OperandUse::kBackward);
+    x = make_operand(context,
+                     rms_norm_recompute(context, *weights.norm, weights.norm_eps, format, saved.norm), format,
+                     OperandUse::kBackward);
   }
   at::Tensor sum = empty_fp32(context, {shape.tokens(), weights.q->value.size(1)});
   bool accumulate = false;

@@ -15,26 +15,29 @@ struct AttentionWeights {
   Parameter* q = nullptr;     // [heads * head_dim, hidden]
   Parameter* k = nullptr;     // [kv_heads * head_dim, hidden]
   Parameter* v = nullptr;
-  Parameter* o = nullptr;     // [hidden, heads * head_dim]
+  Parameter* o = nullptr;  // [hidden, heads * head_dim]
   float norm_eps = 0;
   float rope_theta = 0;
 };
 
 struct AttentionSaved {
   RmsNormSaved norm;
-  Operand norm_output;     // only with recipe.save_norm_output
-  StoredTensor q, k, v;    // after rotary positions, in recipe.saved_attention
-  StoredTensor out;        // in recipe.saved_attention; both the attention's and the output product's backward read it
+  Operand norm_output;   // only with recipe.save_norm_output
+  StoredTensor q, k, v;  // after rotary positions, in recipe.saved_attention
+  StoredTensor
+      out;  // in recipe.saved_attention; both the attention's and the output product's backward read it
   at::Tensor log_sum_exp;  // FP32 [T, heads]
   std::int64_t bytes() const;
 };
 
 // The branch that is added to the residual: BF16 [T, hidden].
-at::Tensor attention_forward(const LayerContext& context, const AttentionWeights& weights, const AttentionShape& shape,
-                             const StoredTensor& x, AttentionSaved& saved);
+at::Tensor attention_forward(const LayerContext& context, const AttentionWeights& weights,
+                             const AttentionShape& shape, const StoredTensor& x, AttentionSaved& saved);
 
-// d branch -> d x, BF16. `dy` is the residual's whole gradient; it is quantized once for both of the output product's gradients.
+// d branch -> d x, BF16. `dy` is the residual's whole gradient; it is quantized once for both of the output
+// product's gradients.
 at::Tensor attention_backward(const LayerContext& context, const AttentionWeights& weights,
-                              const AttentionShape& shape, const AttentionSaved& saved, const BoundedTensor& dy);
+                              const AttentionShape& shape, const AttentionSaved& saved,
+                              const BoundedTensor& dy);
 
 }  // namespace coat::layers

@@ -1,13 +1,9 @@
 #include "worker/core/layers/attention_core.h"
 
-#include "worker/core/base/error.h"
-
 namespace coat::layers {
 
-const AttentionCore& attention_core(const at::Device& device) {
-  if (device.is_cpu()) return cpu_attention_core();
-  throw UnsupportedError("the operation 'attention' has no " + device.str() +
-                         " version yet; set resources.device: cpu");
+const AttentionCore& attention_core(at::DeviceType device) {
+  return device == at::kCPU ? cpu_attention_core() : cuda_attention_core();
 }
 
 }  // namespace coat::layers

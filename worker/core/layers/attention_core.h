@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "worker/core/layers/context.h"
 
@@ -18,20 +19,21 @@ struct AttentionShape {
   std::int64_t kv_width() const { return kv_heads * head_dim; }
 };
 
-// Matrices are [tokens, heads * head_dim] (k, v: kv_heads) in any storage format; sequences lie one after another.
+// Matrices are [tokens, heads * head_dim] (k, v: kv_heads) in any storage format; sequences lie one after
+// another.
 struct AttentionForwardArgs {
   AttentionShape shape;
   ConstMatrix q, k, v;
-  Matrix out;                // from the FP32 result
-  at::Tensor log_sum_exp;    // FP32 [tokens, heads], of the scaled scores
+  Matrix out;              // from the FP32 result
+  at::Tensor log_sum_exp;  // FP32 [tokens, heads], of the scaled scores, in an order of the core's own
 };
 
 struct AttentionBackwardArgs {
   AttentionShape shape;
   ConstMatrix q, k, v, out;
   at::Tensor log_sum_exp;
-  ConstMatrix d_out;         // BF16
-  Matrix dq, dk, dv;         // BF16
+  ConstMatrix d_out;  // BF16
+  Matrix dq, dk, dv;  // BF16
 };
 
 class AttentionCore {
@@ -39,15 +41,21 @@ class AttentionCore {
   virtual ~AttentionCore() = default;
   virtual void forward(const LayerContext& context, const AttentionForwardArgs& args) const = 0;
   virtual void backward(const LayerContext& context, const AttentionBackwardArgs& args) const = 0;
+  // Head dimensions that it takes: multiples of the unit, up to the largest.
+  virtual std::int64_t head_dim_unit() const { return 1; }
+  virtual std::int64_t largest_head_dim() const { return std::numeric_limits<std::int64_t>::max(); }
   // The most bytes that forward (backward) holds beside its arguments.
   virtual std::int64_t forward_workspace_bytes(const AttentionShape& shape) const = 0;
   virtual std::int64_t backward_workspace_bytes(const AttentionShape& shape) const = 0;
 };
 
-// Of that device; throws UnsupportedError where it has none. Lives for the whole program.
-const AttentionCore& attention_core(const at::Device& device);
+// Of that kind of device; throws UnsupportedError where this build has none. Lives for the whole program.
+const AttentionCore& attention_core(at::DeviceType device);
 
 // ATen's flash attention for the CPU, in FP32.
 const AttentionCore& cpu_attention_core();
+
+// cuDNN's and FlashAttention's through ATen, in BF16 with FP32 sums.
+const AttentionCore& cuda_attention_core();
 
 }  // namespace coat::layers

@@ -11,8 +11,8 @@
 namespace coat::layers {
 namespace {
 
-// Decoded copies exist for a few sequences at a time: enough that this many pieces (sequence x head) keep a machine's cores
-// busy, few enough that the copies stay small beside what is saved.
+// Decoded copies exist for a few sequences at a time: enough that this many pieces (sequence x head) keep a
+// machine's cores busy, few enough that the copies stay small beside what is saved.
 constexpr std::int64_t kPiecesPerChunk = 16;
 
 std::int64_t sequences_per_chunk(const AttentionShape& shape) {
@@ -54,10 +54,13 @@ struct Chunk {
     const std::int64_t repeat = shape.heads / shape.kv_heads;
     if (repeat == 1) return store(heads, out);
     const at::Tensor values = heads.transpose(1, 2).contiguous();
-    encode(values.view({rows(), shape.kv_heads, repeat, shape.head_dim}).sum(2).view({rows(), shape.kv_width()}), out);
+    encode(
+        values.view({rows(), shape.kv_heads, repeat, shape.head_dim}).sum(2).view({rows(), shape.kv_width()}),
+        out);
   }
   void encode(const at::Tensor& values, const Matrix& out) const {
-    context.kernels.quantize({.in = matrix_of(values), .out = rows_of(out, first_row, rows())}, context.stream);
+    context.kernels.quantize({.in = matrix_of(values), .out = rows_of(out, first_row, rows())},
+                             context.stream);
   }
   at::Tensor log_sum_exp(const at::Tensor& all) const {
     return all.narrow(0, first_row, rows()).view({sequences, shape.length, shape.heads}).transpose(1, 2);

@@ -13,7 +13,8 @@ M sliced(const M& matrix, std::int64_t first, std::int64_t count) {
   rows.rows = count;
   rows.data = static_cast<Byte*>(matrix.data) + first * matrix.cols * bytes_of(matrix.format.format);
   if (matrix.format.scaling == Scaling::kGroup) {
-    const std::int64_t row_bytes = matrix.format.groups_per_row(matrix.cols) * bytes_of(matrix.format.scale_format);
+    const std::int64_t row_bytes =
+        matrix.format.groups_per_row(matrix.cols) * bytes_of(matrix.format.scale_format);
     rows.scale = static_cast<Byte*>(matrix.scale) + first * row_bytes;
   }
   return rows;

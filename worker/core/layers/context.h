@@ -1,8 +1,8 @@
 // What every layer is handed, and the few tensors it makes.
 //
-// Layers are free functions: forward(context, weights, input, saved&) -> output and backward(context, weights, saved, dy) -> dx.
-// `saved` is a struct that holds exactly what backward reads, and can count its bytes. Weight gradients are added to
-// Parameter::gradient. One stream, one caller at a time.
+// Layers are free functions: forward(context, weights, input, saved&) -> output and backward(context,
+// weights, saved, dy) -> dx. `saved` is a struct that holds exactly what backward reads, and can count its
+// bytes. Weight gradients are added to Parameter::gradient. One stream, one caller at a time.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,8 @@
 namespace coat::layers {
 
 Residual decoder_block_forward(const LayerContext& context, const DecoderBlockWeights& weights,
-                               const AttentionShape& shape, Residual x, NextNorm next, DecoderBlockSaved& saved) {
+                               const AttentionShape& shape, Residual x, NextNorm next,
+                               DecoderBlockSaved& saved) {
   {
     const at::Tensor branch = attention_forward(context, weights.attention, shape, x.stored, saved.attention);
     x = add_branch(context, x, branch, NextNorm::kStored);
@@ -15,7 +16,8 @@ Residual decoder_block_forward(const LayerContext& context, const DecoderBlockWe
 }
 
 BoundedTensor decoder_block_backward(const LayerContext& context, const DecoderBlockWeights& weights,
-                                     const AttentionShape& shape, DecoderBlockSaved saved, const BoundedTensor& dy) {
+                                     const AttentionShape& shape, DecoderBlockSaved saved,
+                                     const BoundedTensor& dy) {
   BoundedTensor middle = add_gradient(context, dy.value, mlp_backward(context, weights.mlp, saved.mlp, dy));
   saved.mlp = MlpSaved{};
   return add_gradient(context, middle.value,

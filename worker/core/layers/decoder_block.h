@@ -20,10 +20,12 @@ struct DecoderBlockSaved {
 
 // `x` is taken: its BF16 memory is freed as soon as the first sum exists, unless a norm saved it.
 Residual decoder_block_forward(const LayerContext& context, const DecoderBlockWeights& weights,
-                               const AttentionShape& shape, Residual x, NextNorm next, DecoderBlockSaved& saved);
+                               const AttentionShape& shape, Residual x, NextNorm next,
+                               DecoderBlockSaved& saved);
 
 // d h after the layer -> d h before it, in the same memory. `saved` is taken and freed half by half.
 BoundedTensor decoder_block_backward(const LayerContext& context, const DecoderBlockWeights& weights,
-                                     const AttentionShape& shape, DecoderBlockSaved saved, const BoundedTensor& dy);
+                                     const AttentionShape& shape, DecoderBlockSaved saved,
+                                     const BoundedTensor& dy);
 
 }  // namespace coat::layers

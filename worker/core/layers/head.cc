@@ -52,7 +52,8 @@ struct Chunk {
                           .accumulate = true},
                          context.stream);
     context.kernels.gemm(
-        {.a = dlogits, .b = matrix_of(weight), .b_layout = kernels::Layout::kMnMajor, .out = y_rows}, context.stream);
+        {.a = dlogits, .b = matrix_of(weight), .b_layout = kernels::Layout::kMnMajor, .out = y_rows},
+        context.stream);
   }
 };
 
@@ -61,9 +62,9 @@ void for_each_chunk(std::int64_t tokens, std::int64_t step, const Body& body) {
   for (std::int64_t first = 0; first < tokens; first += step) body(first, std::min(step, tokens - first));
 }
 
-// y := its gradient.
-double losses_and_gradients(const LayerContext& context, const HeadWeights& weights, const HeadTargets& targets,
-                            const at::Tensor& y) {
+// y := its gradient. Returns the sum of the losses.
+at::Tensor losses_and_gradients(const LayerContext& context, const HeadWeights& weights,
+                            const HeadTargets& targets, const at::Tensor& y) {
   const std::int64_t vocab = weights.head->value.size(0);
   const std::int64_t step = head_chunk_tokens(vocab, y.size(0));
   const at::Tensor weight = bf16_weight(context, *weights.head);
@@ -77,7 +78,7 @@ double losses_and_gradients(const LayerContext& context, const HeadWeights& weig
     context.kernels.quantize({.in = gradient, .out = dlogits}, context.stream);
     chunk.backward(y, dlogits, *weights.head);
   });
-  return loss_sum.item<double>();
+  return loss_sum;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Final norm, head and cross-entropy, in BF16 products with FP32 sums (COAT.md 1.6). The logits are never whole: they are made,
-// turned into their gradient and used up for one chunk of tokens after another.
+// Final norm, head and cross-entropy, in BF16 products with FP32 sums (COAT.md 1.6). The logits are never
+// whole: they are made, turned into their gradient and used up for one chunk of tokens after another.
 #pragma once
 
 #include "worker/core/base/parameter.h"
@@ -21,14 +21,15 @@ struct HeadTargets {
 };
 
 struct HeadResult {
-  double loss_sum = 0;   // nats, over the targets that count
-  BoundedTensor dh;      // BF16 [T, hidden], bound for recipe.linear_gradient
+  at::Tensor loss_sum;  // FP64 [1] on the device: nats, over the targets that count
+  BoundedTensor dh;     // BF16 [T, hidden], bound for recipe.linear_gradient
 };
 
 // What the final norm saves for `h`: it has no other input to backward than these.
 RmsNormSaved final_norm_saved(const LayerContext& context, const at::Tensor& h);
 
-// Forward and backward at once; adds the gradients of norm and head. `saved` is taken, so h's memory ends with the norm.
+// Forward and backward at once; adds the gradients of norm and head. `saved` is taken, so h's memory ends
+// with the norm.
 HeadResult head_forward_backward(const LayerContext& context, const HeadWeights& weights, RmsNormSaved saved,
                                  const HeadTargets& targets);
 

@@ -16,20 +16,25 @@ GemmSide summed_over_rows(const Operand& operand) {
 
 }  // namespace
 
-void linear_forward(const LayerContext& context, const Operand& x, const Parameter& weight, const Matrix& out) {
-  const Operand w = weight_operand(context, weight.value, context.recipe.linear_operand, OperandUse::kForward);
+void linear_forward(const LayerContext& context, const Operand& x, const Parameter& weight,
+                    const Matrix& out) {
+  const Operand w =
+      weight_operand(context, weight.value, context.recipe.linear_operand, OperandUse::kForward);
   context.kernels.gemm({.a = x.rows.view(), .b = w.rows.view(), .out = out}, context.stream);
 }
 
-void linear_backward_input(const LayerContext& context, const Operand& dy, const Parameter& weight, const Matrix& dx,
-                           bool accumulate) {
-  const Operand w = weight_operand(context, weight.value, context.recipe.linear_operand, OperandUse::kBackward);
+void linear_backward_input(const LayerContext& context, const Operand& dy, const Parameter& weight,
+                           const Matrix& dx, bool accumulate) {
+  const Operand w =
+      weight_operand(context, weight.value, context.recipe.linear_operand, OperandUse::kBackward);
   const GemmSide b = summed_over_rows(w);
   context.kernels.gemm(
-      {.a = dy.rows.view(), .b = b.matrix, .b_layout = b.layout, .out = dx, .accumulate = accumulate}, context.stream);
+      {.a = dy.rows.view(), .b = b.matrix, .b_layout = b.layout, .out = dx, .accumulate = accumulate},
+      context.stream);
 }
 
-void linear_backward_weight(const LayerContext& context, const Operand& dy, const Operand& x, Parameter& weight) {
+void linear_backward_weight(const LayerContext& context, const Operand& dy, const Operand& x,
+                            Parameter& weight) {
   const GemmSide a = summed_over_rows(dy);
   const GemmSide b = summed_over_rows(x);
   context.kernels.gemm({.a = a.matrix,

@@ -8,7 +8,8 @@
 namespace coat::layers {
 namespace {
 
-// The products' FP32 results are never held, so their error is measured on these first rows, computed once more.
+// The products' FP32 results are never held, so their error is measured on these first rows, computed once
+// more.
 constexpr std::int64_t kMeasuredRows = 256;
 
 void measure_product(const LayerContext& context, const Operand& x, const Parameter& weight,
@@ -16,15 +17,17 @@ void measure_product(const LayerContext& context, const Operand& x, const Parame
   if (context.probe == nullptr || stored.format == kPlainBf16) return;
   const std::int64_t rows = std::min(kMeasuredRows, stored.view().rows);
   const at::Tensor reference = empty_fp32(context, {rows, stored.view().cols});
-  const Operand w = weight_operand(context, weight.value, context.recipe.linear_operand, OperandUse::kBackward);
-  context.kernels.gemm({.a = rows_of(x.rows.view(), 0, rows), .b = w.rows.view(), .out = matrix_of(reference)},
-                       context.stream);
+  const Operand w =
+      weight_operand(context, weight.value, context.recipe.linear_operand, OperandUse::kBackward);
+  context.kernels.gemm(
+      {.a = rows_of(x.rows.view(), 0, rows), .b = w.rows.view(), .out = matrix_of(reference)},
+      context.stream);
   measure(context, TensorClass::kActivation, matrix_of(reference), rows_of(stored.view(), 0, rows));
 }
 
 StoredTensor project(const LayerContext& context, const Operand& x, const Parameter& weight) {
-  StoredTensor y = empty_stored(context.recipe.saved_nonlinear, x.rows.view().rows, weight.value.size(0),
-                                context.device);
+  StoredTensor y =
+      empty_stored(context.recipe.saved_nonlinear, x.rows.view().rows, weight.value.size(0), context.device);
   linear_forward(context, x, weight, y.view());
   measure_product(context, x, weight, y);
   return y;
@@ -137,8 +140,9 @@ at::Tensor mlp_backward(const LayerContext& context, const MlpWeights& weights, 
   GateUpGradients d = swiglu_backward(context, saved, down_backward(context, weights, saved, dy));
   Operand x = saved.norm_output;
   if (!x.defined()) {
-    x = make_operand(context, rms_norm_recompute(context, *weights.norm, weights.norm_eps, format, saved.norm),
-                     format, OperandUse::kBackward);
+    x = make_operand(context,
+                     rms_norm_recompute(context, *weights.norm, weights.norm_eps, format, saved.norm), format,
+                     OperandUse::kBackward);
   }
   at::Tensor sum = empty_fp32(context, {dy.value.size(0), weights.gate->value.size(1)});
   linear_backward_weight(context, d.gate, x, *weights.gate);

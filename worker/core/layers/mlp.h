@@ -26,7 +26,8 @@ struct MlpSaved {
 };
 
 // The branch that is added to the residual: BF16 [T, hidden].
-at::Tensor mlp_forward(const LayerContext& context, const MlpWeights& weights, const StoredTensor& x, MlpSaved& saved);
+at::Tensor mlp_forward(const LayerContext& context, const MlpWeights& weights, const StoredTensor& x,
+                       MlpSaved& saved);
 
 // d branch -> d x, BF16. `dy` is the residual's whole gradient.
 at::Tensor mlp_backward(const LayerContext& context, const MlpWeights& weights, const MlpSaved& saved,

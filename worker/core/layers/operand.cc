@@ -3,8 +3,8 @@
 namespace coat::layers {
 namespace {
 
-Operand quantized(const LayerContext& context, const at::Tensor& source, const float* amax, const TensorFormat& format,
-                  OperandUse use) {
+Operand quantized(const LayerContext& context, const at::Tensor& source, const float* amax,
+                  const TensorFormat& format, OperandUse use) {
   const std::int64_t rows = source.size(0);
   const std::int64_t cols = source.size(1);
   Operand operand{empty_stored(format, rows, cols, context.device), {}};
@@ -40,12 +40,13 @@ Operand weight_operand(const LayerContext& context, const at::Tensor& master, co
                        OperandUse use) {
   Operand operand = quantized(context, master, nullptr, format, use);
   // Backward makes the same codes again: once a step is enough to measure.
-  if (use == OperandUse::kForward) measure(context, TensorClass::kWeight, matrix_of(master), operand.rows.view());
+  if (use == OperandUse::kForward)
+    measure(context, TensorClass::kWeight, matrix_of(master), operand.rows.view());
   return operand;
 }
 
-Operand make_measured_operand(const LayerContext& context, const BoundedTensor& source, const TensorFormat& format,
-                              OperandUse use, TensorClass tensor_class) {
+Operand make_measured_operand(const LayerContext& context, const BoundedTensor& source,
+                              const TensorFormat& format, OperandUse use, TensorClass tensor_class) {
   Operand operand = make_operand(context, source, format, use);
   if (format != kPlainBf16) measure(context, tensor_class, matrix_of(source.value), operand.rows.view());
   return operand;

@@ -7,8 +7,9 @@
 
 namespace coat::layers {
 
-// `transposed` holds the same codes under the same scale as `rows`. It exists only where backward's products read this
-// format with the summed dimension contiguous (Kernels::needs_k_major: FP8 tensor cores); elsewhere they read `rows`.
+// `transposed` holds the same codes under the same scale as `rows`. It exists only where backward's products
+// read this format with the summed dimension contiguous (Kernels::needs_k_major: FP8 tensor cores); elsewhere
+// they read `rows`.
 struct Operand {
   StoredTensor rows;        // [rows, cols]
   StoredTensor transposed;  // [cols, rows]
@@ -33,8 +34,8 @@ Operand weight_operand(const LayerContext& context, const at::Tensor& master, co
                        OperandUse use);
 
 // The same with its error added to the probe under `tensor_class`; nothing is added where memory is shared.
-Operand make_measured_operand(const LayerContext& context, const BoundedTensor& source, const TensorFormat& format,
-                              OperandUse use, TensorClass tensor_class);
+Operand make_measured_operand(const LayerContext& context, const BoundedTensor& source,
+                              const TensorFormat& format, OperandUse use, TensorClass tensor_class);
 
 // An output gradient in recipe.linear_gradient: made once, read by the products of both gradients. Measured.
 Operand gradient_operand(const LayerContext& context, const BoundedTensor& gradient);

@@ -12,7 +12,8 @@ Matrix quantized_copy_of(Residual& residual) {
   return residual.stored.format == kPlainBf16 ? Matrix{} : residual.stored.view();
 }
 
-Residual add_branch(const LayerContext& context, const Residual& residual, const at::Tensor& branch, NextNorm next) {
+Residual add_branch(const LayerContext& context, const Residual& residual, const at::Tensor& branch,
+                    NextNorm next) {
   Residual sum = empty_residual(context, branch, next);
   const Matrix quantized = quantized_copy_of(sum);
   context.kernels.residual_add(
@@ -22,7 +23,8 @@ Residual add_branch(const LayerContext& context, const Residual& residual, const
   return sum;
 }
 
-BoundedTensor add_gradient(const LayerContext& context, const at::Tensor& gradient, const at::Tensor& branch) {
+BoundedTensor add_gradient(const LayerContext& context, const at::Tensor& gradient,
+                           const at::Tensor& branch) {
   BoundedTensor sum{gradient, {}};
   if (context.recipe.linear_gradient.scaling == Scaling::kTensor) sum.amax = empty_fp32(context, {1});
   context.kernels.residual_add({.a = matrix_of(gradient),

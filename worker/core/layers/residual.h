@@ -8,7 +8,8 @@ namespace coat::layers {
 
 struct Residual {
   at::Tensor h;         // BF16 [T, hidden]
-  StoredTensor stored;  // h in recipe.saved_nonlinear, which the next norm reads; shares h's memory where that is plain BF16
+  StoredTensor stored;  // h in recipe.saved_nonlinear, which the next norm reads; shares h's memory where
+                        // that is plain BF16
 };
 
 // What the norm after this residual reads.
@@ -22,9 +23,11 @@ Residual empty_residual(const LayerContext& context, const at::Tensor& h, NextNo
 Matrix quantized_copy_of(Residual& residual);
 
 // h + branch. The sum takes over the branch's memory, because the old h may be what a norm saved.
-Residual add_branch(const LayerContext& context, const Residual& residual, const at::Tensor& branch, NextNorm next);
+Residual add_branch(const LayerContext& context, const Residual& residual, const at::Tensor& branch,
+                    NextNorm next);
 
-// gradient + branch, in the gradient's memory: the whole gradient of the residual (never G plus its quantized copy: fact 28).
+// gradient + branch, in the gradient's memory: the whole gradient of the residual (never G plus its quantized
+// copy: fact 28).
 BoundedTensor add_gradient(const LayerContext& context, const at::Tensor& gradient, const at::Tensor& branch);
 
 // The FP32 sum of several products rounded once to BF16.

@@ -3,8 +3,8 @@
 namespace coat::layers {
 namespace {
 
-BoundedTensor normalise(const LayerContext& context, const Parameter& weight, float eps, const StoredTensor& x,
-                        const TensorFormat& consumer, const at::Tensor& rstd) {
+BoundedTensor normalise(const LayerContext& context, const Parameter& weight, float eps,
+                        const StoredTensor& x, const TensorFormat& consumer, const at::Tensor& rstd) {
   const ConstMatrix input = x.view();
   BoundedTensor y = empty_bounded(context, input.rows, input.cols, consumer);
   context.kernels.rms_norm_forward({.x = input,
@@ -21,8 +21,8 @@ BoundedTensor normalise(const LayerContext& context, const Parameter& weight, fl
 
 std::int64_t RmsNormSaved::bytes() const { return x.bytes() + static_cast<std::int64_t>(rstd.nbytes()); }
 
-BoundedTensor rms_norm_forward(const LayerContext& context, const Parameter& weight, float eps, const StoredTensor& x,
-                               const TensorFormat& consumer, RmsNormSaved& saved) {
+BoundedTensor rms_norm_forward(const LayerContext& context, const Parameter& weight, float eps,
+                               const StoredTensor& x, const TensorFormat& consumer, RmsNormSaved& saved) {
   saved = {x, empty_fp32(context, {x.view().rows})};
   return normalise(context, weight, eps, x, consumer, saved.rstd);
 }

@@ -12,9 +12,10 @@ struct RmsNormSaved {
   std::int64_t bytes() const;
 };
 
-// x * rstd * weight. Fills `saved`, which shares x's memory. `consumer`: the format that the output will be quantized to.
-BoundedTensor rms_norm_forward(const LayerContext& context, const Parameter& weight, float eps, const StoredTensor& x,
-                               const TensorFormat& consumer, RmsNormSaved& saved);
+// x * rstd * weight. Fills `saved`, which shares x's memory. `consumer`: the format that the output will be
+// quantized to.
+BoundedTensor rms_norm_forward(const LayerContext& context, const Parameter& weight, float eps,
+                               const StoredTensor& x, const TensorFormat& consumer, RmsNormSaved& saved);
 
 // The same output again, bit for bit, from what was saved.
 BoundedTensor rms_norm_recompute(const LayerContext& context, const Parameter& weight, float eps,

@@ -18,8 +18,8 @@ constexpr std::uint32_t kInitialisation = 0x80000000u;
 // Four numbers of a block by Box and Muller's transform, in FP64.
 void normal_block(std::uint64_t block, std::uint64_t seed, std::uint32_t stream, float (&out)[4]) {
   const PhiloxKey key{{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)}};
-  const PhiloxBlock counter{
-      {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0, kInitialisation | stream}};
+  const PhiloxBlock counter{{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), 0,
+                             kInitialisation | stream}};
   const PhiloxBlock random = philox4x32(counter, key);
   for (int pair = 0; pair < 2; ++pair) {
     const double u = (random.word[2 * pair] + 0.5) * 0x1p-32;

@@ -1,4 +1,5 @@
-// Normal random numbers that depend on their key alone: not on the device, the order of calls or the number of threads.
+// Normal random numbers that depend on their key alone: not on the device, the order of calls or the number
+// of threads.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 
 namespace coat {
 
-// Fills an FP32 tensor with normal(0, deviation). Element i takes its number from Philox keyed by (seed, stream, i).
+// Fills an FP32 tensor with normal(0, deviation). Element i takes its number from Philox keyed by (seed,
+// stream, i).
 void fill_normal(const at::Tensor& tensor, double deviation, std::uint64_t seed, std::uint32_t stream);
 
 }  // namespace coat

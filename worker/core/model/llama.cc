@@ -4,7 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "worker/core/base/cuda_device.h"
 #include "worker/core/base/error.h"
+#include "worker/core/layers/attention_core.h"
 #include "worker/core/layers/decoder_block.h"
 #include "worker/core/layers/embedding.h"
 #include "worker/core/layers/head.h"
@@ -56,14 +58,23 @@ void check_shape(const spec::ModelSpec& m) {
           "write a divisor of model.heads");
 }
 
+void check_head_dim(const spec::ModelSpec& m, const layers::AttentionCore& core, const char* device_name) {
+  const std::int64_t head_dim = m.hidden / m.heads;
+  require(head_dim % core.head_dim_unit() == 0 && head_dim <= core.largest_head_dim(), "model.heads",
+          "the head size hidden / heads = " + std::to_string(head_dim) + " is not one that attention on " +
+              device_name + " takes: a multiple of " + std::to_string(core.head_dim_unit()) + ", at most " +
+              std::to_string(core.largest_head_dim()),
+          "choose model.heads so that hidden / heads is 64 or 128, or set resources.device: cpu");
+}
+
 // Tensor cores read FP8 in pieces of 16 along both dimensions (COAT.md 5.5 fact 31).
 void check_alignment(const spec::ModelSpec& m, const Recipe& recipe, const kernels::Kernels& kernels) {
   if (!kernels.needs_k_major(recipe.linear_operand.format)) return;
   constexpr std::int64_t kPiece = 16;
   const auto check = [&](std::int64_t value, const char* field, const std::string& what) {
     require(value % kPiece == 0, field,
-            what + " " + std::to_string(value) + " is no multiple of 16, which recipe '" + recipe.name + "' needs on " +
-                kernels.device_name(),
+            what + " " + std::to_string(value) + " is no multiple of 16, which recipe '" + recipe.name +
+                "' needs on " + kernels.device_name(),
             "write a multiple of 16, or set recipe: bf16");
   };
   check(m.hidden, "model.hidden", "hidden");
@@ -73,8 +84,8 @@ void check_alignment(const spec::ModelSpec& m, const Recipe& recipe, const kerne
 
 class Llama final : public LanguageModel {
  public:
-  Llama(const spec::ModelSpec& model, const Recipe& recipe, const kernels::Kernels& kernels, at::Device device,
-        std::uint64_t seed)
+  Llama(const spec::ModelSpec& model, const Recipe& recipe, const kernels::Kernels& kernels,
+        at::Device device, std::uint64_t seed)
       : model_(model), recipe_(recipe), kernels_(kernels), device_(device) {
     add_parameters();
     initialise(seed);
@@ -83,7 +94,7 @@ class Llama final : public LanguageModel {
   ParameterRegistry& parameters() override { return parameters_; }
   std::int64_t saved_bytes() const override { return saved_bytes_; }
 
-  double forward_backward(const MicroBatch& batch, float gradient_scale, QuantizationProbe* probe) override {
+  at::Tensor add_gradients(const MicroBatch& batch, float gradient_scale, QuantizationProbe* probe) override {
     const LayerContext context = context_with(probe);
     const AttentionShape shape = shape_of(batch);
     EmbeddingSaved embedding_saved;
@@ -120,7 +131,9 @@ class Llama final : public LanguageModel {
   }
 
  private:
-  LayerContext context_with(QuantizationProbe* probe) const { return {kernels_, {}, device_, recipe_, probe}; }
+  LayerContext context_with(QuantizationProbe* probe) const {
+    return {kernels_, kernels::Stream{cuda_device::current_stream(device_)}, device_, recipe_, probe};
+  }
 
   AttentionShape shape_of(std::int64_t sequences, std::int64_t length) const {
     return {sequences, length, model_.heads, model_.kv_heads, model_.hidden / model_.heads};
@@ -129,7 +142,8 @@ class Llama final : public LanguageModel {
     const std::int64_t tokens = batch.sequences * batch.length;
     if (batch.tokens.numel() != tokens || batch.targets.numel() != tokens ||
         (batch.mask.defined() && batch.mask.numel() != tokens)) {
-      throw std::logic_error("a micro-batch's tokens, targets and mask have sequences * length elements each");
+      throw std::logic_error(
+          "a micro-batch's tokens, targets and mask have sequences * length elements each");
     }
     return shape_of(batch.sequences, batch.length);
   }
@@ -194,9 +208,10 @@ class Llama final : public LanguageModel {
         parameter->value.fill_(1.0);
         continue;
       }
-      const bool adds_to_residual = parameter->name.ends_with("o_proj.weight") ||
-                                    parameter->name.ends_with("down_proj.weight");
-      fill_normal(parameter->value, adds_to_residual ? output_deviation : kInitialDeviation, seed, parameter->id);
+      const bool adds_to_residual =
+          parameter->name.ends_with("o_proj.weight") || parameter->name.ends_with("down_proj.weight");
+      fill_normal(parameter->value, adds_to_residual ? output_deviation : kInitialDeviation, seed,
+                  parameter->id);
     }
   }
 
@@ -214,8 +229,10 @@ class Llama final : public LanguageModel {
 }  // namespace
 
 std::unique_ptr<LanguageModel> make_llama(const spec::ModelSpec& model, const Recipe& recipe,
-                                          const kernels::Kernels& kernels, at::Device device, std::uint64_t seed) {
+                                          const kernels::Kernels& kernels, at::Device device,
+                                          std::uint64_t seed) {
   check_shape(model);
+  check_head_dim(model, layers::attention_core(device.type()), kernels.device_name());
   check_alignment(model, recipe, kernels);
   return std::make_unique<Llama>(model, recipe, kernels, device, seed);
 }

@@ -31,11 +31,14 @@ std::int64_t parameter_count(const spec::ModelSpec& model) {
 }
 
 std::int64_t saved_bytes_of_layer(const spec::ModelSpec& model, const Recipe& recipe, std::int64_t tokens) {
-  const auto in = [tokens](const TensorFormat& format, std::int64_t cols) { return format.total_bytes(tokens, cols); };
+  const auto in = [tokens](const TensorFormat& format, std::int64_t cols) {
+    return format.total_bytes(tokens, cols);
+  };
   const std::int64_t norm_inputs = 2 * (in(recipe.saved_nonlinear, model.hidden) + tokens * kFp32Bytes);
   const std::int64_t norm_outputs = recipe.save_norm_output ? 2 * in(recipe.linear_operand, model.hidden) : 0;
   const std::int64_t attention = 2 * in(recipe.saved_attention, model.hidden) +
-                                 2 * in(recipe.saved_attention, kv_width(model)) + tokens * model.heads * kFp32Bytes;
+                                 2 * in(recipe.saved_attention, kv_width(model)) +
+                                 tokens * model.heads * kFp32Bytes;
   const std::int64_t gate_up = 2 * in(recipe.saved_nonlinear, model.intermediate);
   const std::int64_t activation = recipe.save_activation ? in(recipe.saved_nonlinear, model.intermediate) : 0;
   const std::int64_t product = recipe.save_product ? in(recipe.linear_operand, model.intermediate) : 0;

@@ -4,13 +4,15 @@
 #include <cstdint>
 #include <vector>
 
+#include <c10/core/DeviceType.h>
+
 #include "spec/job_spec.h"
 #include "worker/core/quant/recipe.h"
 
 namespace coat {
 
-// Elements of every parameter in registry order (the optimizer's groups never cross a tensor's border, so its bytes are a
-// sum over these).
+// Elements of every parameter in registry order (the optimizer's groups never cross a tensor's border, so its
+// bytes are a sum over these).
 std::vector<std::int64_t> parameter_sizes(const spec::ModelSpec& model);
 std::int64_t parameter_count(const spec::ModelSpec& model);
 
@@ -24,7 +26,9 @@ struct BatchShape {
   std::int64_t sequences = 0;
   std::int64_t length = 0;
 };
-// What forward_backward holds at its peak beside parameters, gradients and saved_bytes_of_model.
-std::int64_t workspace_bytes(const spec::ModelSpec& model, const Recipe& recipe, const BatchShape& batch);
+// What a step holds at its peak beside parameters, gradients, moments and saved_bytes_of_model, on that kind of
+// device: the twins decode operands of products, tensor cores read FP8 operands transposed as well.
+std::int64_t workspace_bytes(const spec::ModelSpec& model, const Recipe& recipe, const BatchShape& batch,
+                             c10::DeviceType device = c10::DeviceType::CPU);
 
 }  // namespace coat

@@ -1,5 +1,6 @@
-// workspace_bytes: the tensors of one forward_backward, held and freed on paper in the order of worker/core/layers. A change
-// there that holds a tensor longer belongs here too; tests/unit/worker/core/model compares both within 2 %.
+// workspace_bytes: the tensors of one forward_backward, held and freed on paper in the order of
+// worker/core/layers. A change there that holds a tensor longer belongs here too;
+// tests/unit/worker/core/model compares both within 2 %.
 #include <algorithm>
 
 #include "worker/core/layers/attention_core.h"
@@ -31,16 +32,20 @@ class Balance {
 // What is saved stays out of the balance until it is made, so the balance's peak is that of everything.
 class StepMemory {
  public:
-  StepMemory(const spec::ModelSpec& model, const Recipe& recipe, const BatchShape& batch)
+  StepMemory(const spec::ModelSpec& model, const Recipe& recipe, const BatchShape& batch,
+             c10::DeviceType device)
       : model_(model),
         recipe_(recipe),
         shape_{batch.sequences, batch.length, model.heads, model.kv_heads, model.hidden / model.heads},
         tokens_(batch.sequences * batch.length),
         h_(model.hidden),
         kv_(shape_.kv_width()),
-        f_(model.intermediate) {}
+        f_(model.intermediate),
+        on_cpu_(device == c10::DeviceType::CPU),
+        core_(layers::attention_core(device)) {}
 
   std::int64_t peak() {
+    balance_.hold(kernel_scratch());
     balance_.hold(4 * tokens_);  // the batch's tokens
     balance_.hold(bf16(h_) + norm_input(h_));
     for (std::int64_t i = 0; i < model_.layers; ++i) forward(i + 1 == model_.layers);
@@ -58,25 +63,51 @@ class StepMemory {
     return format == layers::kPlainBf16 ? 0 : format.total_bytes(tokens_, cols);
   }
   std::int64_t norm_input(std::int64_t cols) const { return beside_bf16(recipe_.saved_nonlinear, cols); }
-  std::int64_t weight(std::int64_t out, std::int64_t in) const { return recipe_.linear_operand.total_bytes(out, in); }
-
-  // The twin decodes both operands of a product to FP32.
-  void product(std::int64_t a_elements, std::int64_t b_elements) { balance_.touch(4 * (a_elements + b_elements)); }
-  void weight_product(std::int64_t token_cols, std::int64_t out, std::int64_t in) {
-    balance_.hold(weight(out, in));
-    product(tokens_ * token_cols, out * in);
-    balance_.free(weight(out, in));
+  std::int64_t weight(std::int64_t out, std::int64_t in) const {
+    return recipe_.linear_operand.total_bytes(out, in);
   }
 
-  // A BF16 tensor is made, becomes an operand, and ends unless the operand is that tensor. Returns what stays.
-  std::int64_t operand_of_new(std::int64_t cols) { return converted(recipe_.linear_operand, cols, true); }
-  std::int64_t gradient_of_held(std::int64_t cols) { return converted(recipe_.linear_gradient, cols, false); }
-  std::int64_t converted(const TensorFormat& format, std::int64_t cols, bool make) {
+  // The twin decodes both operands of a product to FP32; tensor cores read them as they are.
+  void product(std::int64_t a_elements, std::int64_t b_elements) {
+    if (on_cpu_) balance_.touch(4 * (a_elements + b_elements));
+  }
+  // How often an operand's codes exist in backward: FP8 tensor cores read the other product's transposed.
+  std::int64_t copies(const TensorFormat& format) const {
+    return !on_cpu_ && bytes_of(format.format) == 1 ? 2 : 1;
+  }
+  // The kernels' own memory on a GPU (kernels/cuda/device_state.h), which lives as long as the program.
+  std::int64_t kernel_scratch() const {
+    if (on_cpu_) return 0;
+    constexpr std::int64_t kTables = 256 << 10;
+    constexpr std::int64_t kProducts = 32 << 20, kStaging = 64 << 20;
+    const std::int64_t slabs = (tokens_ + 63) / 64 * h_ * 4;
+    const std::int64_t squares = (std::max(model_.vocab_size, f_) * h_ + 4095) / 4096 * 8;
+    const bool staged = recipe_.saved_nonlinear.scaling == Scaling::kGroup;
+    const std::int64_t widest = std::max(f_, h_) * tokens_ * 4;
+    return kTables + kProducts + std::max(slabs, squares) + (staged ? std::min(kStaging, widest) : 0);
+  }
+  void weight_product(std::int64_t token_cols, std::int64_t out, std::int64_t in, bool backward = false) {
+    const std::int64_t operand = weight(out, in) * (backward ? copies(recipe_.linear_operand) : 1);
+    balance_.hold(operand);
+    product(tokens_ * token_cols, out * in);
+    balance_.free(operand);
+  }
+
+  // A BF16 tensor is made, becomes an operand, and ends unless the operand is that tensor. Returns what
+  // stays.
+  std::int64_t operand_of_new(std::int64_t cols, bool backward = false) {
+    return converted(recipe_.linear_operand, cols, true, backward);
+  }
+  std::int64_t gradient_of_held(std::int64_t cols) {
+    return converted(recipe_.linear_gradient, cols, false, true);
+  }
+  std::int64_t converted(const TensorFormat& format, std::int64_t cols, bool make, bool backward) {
     if (make) balance_.hold(bf16(cols));
-    balance_.hold(beside_bf16(format, cols));
     if (format == layers::kPlainBf16) return bf16(cols);
+    const std::int64_t bytes = format.total_bytes(tokens_, cols) * (backward ? copies(format) : 1);
+    balance_.hold(bytes);
     balance_.free(bf16(cols));
-    return format.total_bytes(tokens_, cols);
+    return bytes;
   }
 
   void forward(bool last) {
@@ -97,14 +128,24 @@ class StepMemory {
     for (const std::int64_t width : {h_, kv_, kv_}) {
       balance_.hold(bf16(width));
       weight_product(h_, width, h_);
+      balance_.hold(beside_bf16(recipe_.saved_attention, width));
     }
+    if (recipe_.saved_attention != layers::kPlainBf16) balance_.free(bf16(h_) + 2 * bf16(kv_));
     if (!recipe_.save_norm_output) balance_.free(x);
-    balance_.hold(bf16(h_) + fp32(shape_.heads));
-    balance_.touch(core().forward_workspace_bytes(shape_));
-    const std::int64_t out = beside_bf16(recipe_.linear_operand, h_);
-    balance_.hold(out + bf16(h_));
+    balance_.hold(recipe_.saved_attention.total_bytes(tokens_, h_) + fp32(shape_.heads));
+    balance_.touch(core_.forward_workspace_bytes(shape_));
+    const std::int64_t out = hold_output_operand();
+    balance_.hold(bf16(h_));
     weight_product(h_, h_, h_);
     balance_.free(out);
+  }
+  // The saved attention output as an operand, by way of BF16. Returns what stays.
+  std::int64_t hold_output_operand(bool backward = false) {
+    if (recipe_.saved_attention != layers::kPlainBf16) return operand_of_new(h_, backward);
+    const std::int64_t out =
+        beside_bf16(recipe_.linear_operand, h_) * (backward ? copies(recipe_.linear_operand) : 1);
+    balance_.hold(out);
+    return out;
   }
 
   void forward_mlp() {
@@ -131,8 +172,8 @@ class StepMemory {
     product(chunk * vocab, chunk * h_);
     product(chunk * vocab, vocab * h_);
     balance_.free(buffers);
-    balance_.hold(bf16(h_));                            // the gradient of h
-    balance_.free(2 * bf16(h_) + 4 * tokens_);          // y, h, rstd
+    balance_.hold(bf16(h_));                    // the gradient of h
+    balance_.free(2 * bf16(h_) + 4 * tokens_);  // y, h, rstd
   }
 
   // Ends with the balance that it began with, less what the layer had saved.
@@ -152,23 +193,23 @@ class StepMemory {
   }
 
   void backward_mlp() {
-    const std::int64_t dy = beside_bf16(recipe_.linear_gradient, h_);
+    const std::int64_t dy = beside_bf16(recipe_.linear_gradient, h_) * copies(recipe_.linear_gradient);
     balance_.hold(dy);
-    const std::int64_t activated = recipe_.save_product ? 0 : operand_of_new(f_);
+    const std::int64_t activated = recipe_.save_product ? 0 : operand_of_new(f_, true);
     product(tokens_ * h_, tokens_ * f_);
     balance_.free(activated);
     balance_.hold(bf16(f_));  // d product
-    weight_product(h_, h_, f_);
+    weight_product(h_, h_, f_, true);
     balance_.free(dy);
     balance_.hold(2 * bf16(f_));
     balance_.free(bf16(f_));
     const std::int64_t gate = gradient_of_held(f_);
     const std::int64_t up = gradient_of_held(f_);
-    const std::int64_t x = recipe_.save_norm_output ? 0 : operand_of_new(h_);
+    const std::int64_t x = recipe_.save_norm_output ? 0 : operand_of_new(h_, true);
     balance_.hold(fp32(h_));
     for (const std::int64_t operand : {gate, up}) {
       product(tokens_ * f_, tokens_ * h_);
-      weight_product(f_, f_, h_);
+      weight_product(f_, f_, h_, true);
       balance_.free(operand);
     }
     balance_.free(x);
@@ -184,41 +225,42 @@ class StepMemory {
 
   void backward_attention() {
     balance_.hold(bf16(h_));  // d out
-    const std::int64_t dy = beside_bf16(recipe_.linear_gradient, h_);
-    const std::int64_t out = beside_bf16(recipe_.linear_operand, h_);
-    balance_.hold(dy + out);
+    const std::int64_t dy = beside_bf16(recipe_.linear_gradient, h_) * copies(recipe_.linear_gradient);
+    balance_.hold(dy);
+    const std::int64_t out = hold_output_operand(true);
     product(tokens_ * h_, tokens_ * h_);
     balance_.free(out);
-    weight_product(h_, h_, h_);
+    weight_product(h_, h_, h_, true);
     balance_.free(dy);
     balance_.hold(bf16(h_) + 2 * bf16(kv_));
-    balance_.touch(core().backward_workspace_bytes(shape_));
+    balance_.touch(core_.backward_workspace_bytes(shape_));
     balance_.free(bf16(h_));
-    const std::int64_t x = recipe_.save_norm_output ? 0 : operand_of_new(h_);
+    const std::int64_t x = recipe_.save_norm_output ? 0 : operand_of_new(h_, true);
     balance_.hold(fp32(h_));
     for (const std::int64_t width : {h_, kv_, kv_}) {
       const std::int64_t gradient = gradient_of_held(width);
       product(tokens_ * width, tokens_ * h_);
-      weight_product(width, width, h_);
+      weight_product(width, width, h_, true);
       balance_.free(gradient);
     }
     balance_.free(x);
     norm_backward();
   }
 
-  const layers::AttentionCore& core() const { return layers::cpu_attention_core(); }
-
   const spec::ModelSpec& model_;
   const Recipe& recipe_;
   const layers::AttentionShape shape_;
   const std::int64_t tokens_, h_, kv_, f_;
+  const bool on_cpu_;
+  const layers::AttentionCore& core_;
   Balance balance_;
 };
 
 }  // namespace
 
-std::int64_t workspace_bytes(const spec::ModelSpec& model, const Recipe& recipe, const BatchShape& batch) {
-  const std::int64_t peak = StepMemory(model, recipe, batch).peak();
+std::int64_t workspace_bytes(const spec::ModelSpec& model, const Recipe& recipe, const BatchShape& batch,
+                             c10::DeviceType device) {
+  const std::int64_t peak = StepMemory(model, recipe, batch, device).peak();
   return peak - saved_bytes_of_model(model, recipe, batch.sequences * batch.length);
 }
 
