@@ -1,4 +1,5 @@
-// How a trainer ends. The one table of it: the agent maps these to coat.v1.ExitStatus.Reason, people read them in scripts.
+// How a trainer ends. The one table of it: the agent maps these to coat.v1.ExitStatus.Reason, people read
+// them in scripts.
 //
 //   code  meaning                        retried   what to do
 //      0  done

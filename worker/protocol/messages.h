@@ -1,8 +1,9 @@
-// What the trainer and the agent say to each other, as JSON lines over a socket pair that the trainer inherits
+// What the trainer and the agent say to each other, as JSON lines over a socket pair that the trainer
+// inherits
 // (`--event-fd N`); without an agent the trainer writes the same lines to `--events FILE`.
-// Trainer -> agent: events, each an object with "event". Agent -> trainer: commands, each an object with "command".
-// Non-finite numbers are written as the strings "NaN", "Infinity" and "-Infinity", as protobuf's JSON does.
-// An unknown event or command is an error of the reader; unknown fields are too.
+// Trainer -> agent: events, each an object with "event". Agent -> trainer: commands, each an object with
+// "command". Non-finite numbers are written as the strings "NaN", "Infinity" and "-Infinity", as protobuf's
+// JSON does. An unknown event or command is an error of the reader; unknown fields are too.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +58,8 @@ struct Started {
   bool operator==(const Started&) const = default;
 };
 
-// One optimizer step is done. The agent appends its JSON, as a coat.v1.MetricSample, to the attempt's metrics file.
+// One optimizer step is done. The agent appends its JSON, as a coat.v1.MetricSample, to the attempt's metrics
+// file.
 struct Step {
   std::int64_t step = 0;  // counted from 1
   double loss = 0;        // nats a token, mean over the step's tokens

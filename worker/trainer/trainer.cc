@@ -63,7 +63,8 @@ ExitCode print_estimate(const Options& options, const spec::JobSpec& spec, at::D
   const data::TokenStatistics data = data::check_token_data(train::dataset_options(spec));
   const std::int64_t bytes =
       options.launch.memory_bytes > 0 ? options.launch.memory_bytes : train::device_memory_bytes(device);
-  std::cout << protocol::to_line(to_message(train::estimate(spec, device.type()), bytes, data.tokens)) << std::endl;
+  std::cout << protocol::to_line(to_message(train::estimate(spec, device.type()), bytes, data.tokens))
+            << std::endl;
   return ExitCode::kDone;
 }
 
