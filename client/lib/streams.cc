@@ -17,6 +17,12 @@ grpc::Status close(grpc::ClientReader<Response>& reader, grpc::ClientContext& co
   return reader.Finish();
 }
 
+bool is_last_event(const v1::Event& event, const std::string& job) {
+  v1::Job::State state = v1::Job::STATE_UNSPECIFIED;
+  return !job.empty() && event.object() == job && v1::Job::State_Parse(event.to_state(), &state) &&
+         is_terminal(state);
+}
+
 }  // namespace
 
 std::optional<ServiceError> JobClient::watch(
@@ -25,22 +31,26 @@ std::optional<ServiceError> JobClient::watch(
   v1::WatchJobsRequest request;
   if (!job.empty()) request.set_job(job_name(job));
   request.set_after_sequence(after_sequence);
+  // The job may be sent as it is now, not as it was at the event, so that only the event itself tells the
+  // end.
+  bool has_ended = false;
   const auto connect_once = [&](grpc::ClientContext& context) {
     StreamEnd end;
     auto reader = connection_->stub->WatchJobs(&context, request);
     v1::WatchJobsResponse response;
     while (!end.finished && reader->Read(&response)) {
       end.progressed = true;
+      if (response.has_job()) has_ended = is_terminal(response.job().state());
       if (response.has_event()) {
         // A repeated event would be told twice.
         if (response.event().sequence() <= request.after_sequence()) continue;
         request.set_after_sequence(response.event().sequence());
       }
       const bool more = on_change(response);
-      const bool ended = response.has_event() && !job.empty() && is_terminal(response.job().state());
-      end.finished = !more || ended;
+      end.finished = !more || is_last_event(response.event(), request.job());
     }
     end.status = close(*reader, context, end.finished);
+    if (end.status.ok() && has_ended && !request.job().empty()) end.finished = true;
     return end;
   };
   while (true) {

@@ -103,6 +103,11 @@ void FakeJobService::forget_events_before(std::int64_t sequence) {
   oldest_sequence_ = sequence;
 }
 
+void FakeJobService::send_current_jobs() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  current_jobs_ = true;
+}
+
 int FakeJobService::calls(const std::string& method) const {
   const std::lock_guard<std::mutex> guard(mutex_);
   const auto found = calls_.find(method);
@@ -260,14 +265,15 @@ grpc::Status FakeJobService::WatchJobs(grpc::ServerContext* context, const v1::W
   do {
     while (next_event < events_.size() || next_progress < progress_.size()) {
       const bool is_event = next_event < events_.size();
-      const v1::WatchJobsResponse response = is_event ? events_[next_event++] : progress_[next_progress++];
+      v1::WatchJobsResponse response = is_event ? events_[next_event++] : progress_[next_progress++];
       if (is_event && response.event().sequence() <= request->after_sequence()) continue;
       if (!request->job().empty() && response.job().name() != request->job()) continue;
       if (left-- == 0) return {grpc::StatusCode::UNAVAILABLE, "broken by the test"};
+      const bool terminal = is_event && response.job().state() >= v1::Job::SUCCEEDED;
+      if (current_jobs_) *response.mutable_job() = jobs_[response.job().name()];
       lock.unlock();
       writer->Write(response);
       lock.lock();
-      const bool terminal = is_event && response.job().state() >= v1::Job::SUCCEEDED;
       if (terminal && !request->job().empty()) return grpc::Status::OK;
     }
     if (left == 0) return {grpc::StatusCode::UNAVAILABLE, "broken by the test"};

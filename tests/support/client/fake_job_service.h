@@ -44,6 +44,9 @@ class FakeJobService final : public v1::JobService::Service {
   // Watches that begin before this sequence end with OUT_OF_RANGE.
   void forget_events_before(std::int64_t sequence);
 
+  // Events carry the job as it is now, not as it was.
+  void send_current_jobs();
+
   int calls(const std::string& method) const;
   std::vector<v1::SubmitJobRequest> submits() const;
   std::vector<v1::ListJobsRequest> lists() const;
@@ -90,6 +93,7 @@ class FakeJobService final : public v1::JobService::Service {
   int port_ = 0;
   std::int64_t sequence_ = 0;
   std::int64_t oldest_sequence_ = 0;
+  bool current_jobs_ = false;
   std::map<std::string, v1::Job> jobs_;
   std::vector<std::string> order_;  // names of jobs, oldest first
   std::vector<v1::WatchJobsResponse> events_;

@@ -38,6 +38,22 @@ TEST(Watch, TellsEachEventOnceAndEndsWithTheTerminalOne) {
   EXPECT_THAT(sequences, ElementsAre(3, 4, 5));
 }
 
+// A replay may carry the ended job with every event; only the last event ends the watch.
+TEST(Watch, TellsAllEventsOfAJobThatHasEnded) {
+  FakeJobService service;
+  service.send_current_jobs();
+  for (const std::int64_t step : {1, 2, 3}) service.put(running_job("j", step));
+  service.put(succeeded_job("j"));
+  service.break_streams(2);
+  JobClient client(options_of(service));
+  std::vector<std::int64_t> sequences;
+  EXPECT_FALSE(client.watch("j", 0, {}, [&](const v1::WatchJobsResponse& response) {
+    sequences.push_back(response.event().sequence());
+    return true;
+  }));
+  EXPECT_THAT(sequences, ElementsAre(1, 2, 3, 4));
+}
+
 TEST(Watch, GoesOnAfterEachInterruptionWithoutGapOrRepetition) {
   FakeJobService service;
   for (std::int64_t step = 1; step <= 20; ++step) service.put(running_job("j", step));
