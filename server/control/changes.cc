@@ -60,14 +60,8 @@ void Controller::record(LiveJob& job, jobs::Outcome& outcome) {
   const std::int64_t wait_ms = job.record.row.not_before_ms - jobs::unix_ms(clock_.system_now());
   job.not_before = wait_ms > 0 ? clock_.now() + std::chrono::milliseconds(wait_ms) : SteadyTime{};
   if (outcome.ended != v1::ExitStatus::REASON_UNSPECIFIED) {
-    const std::string reason = metric_label(v1::ExitStatus::Reason_Name(outcome.ended));
     job.last_failure = job.record.attempts.back().attempt.exit().message();
-    metrics_.add_counter("coat_attempts_total", "Attempts that ended, by reason.", {{"reason", reason}});
-    if (outcome.retry_counted) {
-      metrics_.add_counter("coat_retries_total",
-                           "Retries that were spent, by the reason of the failed attempt.",
-                           {{"reason", reason}});
-    }
+    count_attempt(outcome.ended, 1, outcome.retry_counted ? 1 : 0);
   }
   for (const v1::Event& event : outcome.events) {
     spdlog::info("{} {}{}{}", event.object(), event.verb(), event.message().empty() ? "" : ": ",
@@ -75,6 +69,13 @@ void Controller::record(LiveJob& job, jobs::Outcome& outcome) {
   }
   schedule_due_ = true;
   metrics_due_ = true;
+}
+
+void Controller::count_attempt(v1::ExitStatus::Reason reason, int attempts, int retries) {
+  const MetricLabels labels = {{"reason", metric_label(v1::ExitStatus::Reason_Name(reason))}};
+  metrics_.add_counter("coat_attempts_total", "Attempts that ended, by reason.", labels, attempts);
+  metrics_.add_counter("coat_retries_total", "Retries that were spent, by the reason of the failed attempt.",
+                       labels, retries);
 }
 
 void Controller::publish(const LiveJob& job, const jobs::Outcome& outcome) {

@@ -98,6 +98,9 @@ void Controller::restore() {
   for (store::RequestRow& row : state.requests) requests_[row.id] = std::move(row);
   next_prune_ = now;
   schedule_due_ = true;
+  for (int reason = v1::ExitStatus::DONE; reason <= v1::ExitStatus::CANCELLED; ++reason) {
+    count_attempt(static_cast<v1::ExitStatus::Reason>(reason), 0, 0);
+  }
   spdlog::info("recovered {} live jobs and {} workers; {} attempts wait for their workers to confirm them",
                jobs_.size(), state.workers.size(), unconfirmed);
 }

@@ -169,6 +169,7 @@ class Controller {
   void restore();
   void prune(SteadyTime now);
   void publish_metrics();
+  void count_attempt(v1::ExitStatus::Reason reason, int attempts, int retries);
   SteadyTime next_deadline() const;
   void end_streams();
 
