@@ -31,7 +31,11 @@ SteadyTime after(SteadyTime now, double seconds) {
 }  // namespace
 
 Attempt::Attempt(AttemptFiles files, AttemptRecord record, Clock& clock)
-    : files_(std::move(files)), record_(std::move(record)), clock_(clock), reader_(files_) {}
+    : files_(std::move(files)),
+      record_(std::move(record)),
+      clock_(clock),
+      reader_(files_),
+      created_(clock.now()) {}
 
 std::unique_ptr<Attempt> Attempt::adopt(const AttemptFiles& files, Clock& clock) {
   const auto text = read_file(files.attempt());

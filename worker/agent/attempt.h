@@ -63,6 +63,8 @@ class Attempt {
   // `sequence` 0 makes a progress report.
   v1::AttemptReport report(std::int64_t sequence) const;
 
+  SteadyTime created() const { return created_; }
+
   // What the controller knows.
   std::int64_t reported_sequence = 0;  // sent on this connection
   bool end_acked = false;
@@ -83,6 +85,7 @@ class Attempt {
   AttemptRecord record_;
   Clock& clock_;
   EventReader reader_;
+  SteadyTime created_;
   Stage stage_ = Stage::kWaiting;
   pid_t supervisor_pid_ = 0;  // our own child; 0: adopted
   std::optional<SupervisorRecord> processes_;

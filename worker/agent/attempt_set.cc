@@ -16,6 +16,8 @@ namespace coat::agent {
 namespace {
 
 constexpr std::chrono::seconds kProgressInterval{1};
+// For the device of a new attempt: what is fenced on it dies within seconds.
+constexpr std::chrono::seconds kWaitLimit{60};
 
 // An attempt whose story is told: it leaves the set at once, its folder later.
 bool is_shipped(const AttemptFiles& files) { return std::filesystem::exists(files.shipped()); }
@@ -273,9 +275,13 @@ bool AttemptSet::may_start(const Attempt& attempt) const {
 
 void AttemptSet::on_ended(const Attempt& attempt) {
   const AttemptEnd end = attempt.end();
-  spdlog::info("{} (epoch {}): {} {}: {}", attempt.record().attempt, attempt.record().epoch,
-               v1::Attempt::State_Name(end.state), v1::ExitStatus::Reason_Name(end.exit.reason()),
-               end.exit.message());
+  if (attempt.fenced()) {
+    spdlog::info("{} (epoch {}): fenced and gone", attempt.record().attempt, attempt.record().epoch);
+  } else {
+    spdlog::info("{} (epoch {}): {} {}: {}", attempt.record().attempt, attempt.record().epoch,
+                 v1::Attempt::State_Name(end.state), v1::ExitStatus::Reason_Name(end.exit.reason()),
+                 end.exit.message());
+  }
   inventory_.report_survivors(attempt.record().devices, attempt.exit()->survivors);
   if (end.exit.reason() == v1::ExitStatus::DEVICE_FAULT) {
     inventory_.report_fault(attempt.record().devices,
@@ -283,12 +289,21 @@ void AttemptSet::on_ended(const Attempt& attempt) {
   }
 }
 
+void AttemptSet::start_waiting(Attempt& attempt) {
+  if (may_start(attempt)) {
+    attempt.launch(options_.supervisor);
+  } else if (clock_.now() - attempt.created() >= kWaitLimit) {
+    ExitRecord exit;
+    exit.launch_error = "its device was not free within " + std::to_string(kWaitLimit.count()) + " s";
+    attempt.give_up(exit);
+  }
+}
+
 bool AttemptSet::tick(const std::function<void(const AttemptView&)>& observe) {
   std::lock_guard lock(mutex_);
   for (const auto& [key, attempt] : attempts_) {
-    if (attempt->stage() == Attempt::Stage::kWaiting && may_start(*attempt))
-      attempt->launch(options_.supervisor);
     const bool was_ended = attempt->stage() == Attempt::Stage::kEnded;
+    if (attempt->stage() == Attempt::Stage::kWaiting) start_waiting(*attempt);
     attempt->poll();
     if (!was_ended && attempt->stage() == Attempt::Stage::kEnded) on_ended(*attempt);
     if (observe) {

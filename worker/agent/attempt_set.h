@@ -76,6 +76,7 @@ class AttemptSet {
   AttemptRecord make_record(const v1::Assign& assign, const AttemptFiles& files,
                             const std::string& job) const;
   void fence_older(const AttemptName& name, std::int64_t epoch);
+  void start_waiting(Attempt& attempt);
   bool may_start(const Attempt& attempt) const;
   void on_ended(const Attempt& attempt);
   std::optional<v1::WorkerMessage> next_report(Attempt& attempt);

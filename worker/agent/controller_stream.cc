@@ -37,7 +37,9 @@ struct ControllerStream::Session {
 };
 
 ControllerStream::ControllerStream(ControllerStreamOptions options, StreamContent& content)
-    : options_(std::move(options)), content_(content), backoff_(options_.backoff, std::random_device{}()) {
+    : options_(std::move(options)), content_(content), backoff_(options_.backoff, std::random_device{}()) {}
+
+void ControllerStream::start() {
   thread_ = std::thread([this] { run(); });
 }
 

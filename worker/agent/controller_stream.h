@@ -42,10 +42,11 @@ struct ControllerStreamOptions {
 
 class ControllerStream {
  public:
-  // Dials at once. `content` must outlive the stream.
+  // `content` must outlive the stream.
   ControllerStream(ControllerStreamOptions options, StreamContent& content);
   ~ControllerStream() { stop(); }
 
+  void start();
   // Cancels the stream and waits for its threads: `content` is called no more. May be called twice.
   void stop();
 

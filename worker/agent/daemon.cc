@@ -21,6 +21,8 @@ namespace {
 constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::seconds kHealthInterval{5};
 constexpr double kHurriedGraceSeconds = 5;
+// For the controller to take the last reports of a worker that shuts down. They stay on disk anyway.
+constexpr std::chrono::seconds kDeliveryPatience{10};
 
 std::string hostname() {
   char name[256] = {};
@@ -34,12 +36,26 @@ std::unique_ptr<Inventory> take_inventory(const WorkerOptions& options, Clock& c
   if (!nvml) spdlog::info("no GPU: {}", why);
   auto inventory = std::make_unique<Inventory>(
       InventoryOptions{options.cpu_devices, options.memory_limit_bytes, options.id}, std::move(nvml), clock);
+  if (inventory->devices().empty()) {
+    throw std::runtime_error("--cpu-devices 0, and there is no GPU (" + why +
+                             "): this worker has nothing to offer; write --cpu-devices 1");
+  }
   for (const v1::Device& device : inventory->devices()) {
     spdlog::info("device {}: {} {}, {:.1f} GiB for a job", device.index(),
                  v1::Device::Kind_Name(device.kind()), device.model(),
                  static_cast<double>(device.memory_bytes()) / (1 << 30));
   }
   return inventory;
+}
+
+// A full disk or a folder that someone took away must not end the daemon: it is said, and tried again.
+template <typename Work>
+void guarded(const char* what, Work work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    spdlog::error("{}: {}", what, error.what());
+  }
 }
 
 std::string with_port(const std::string& address, int port) {
@@ -81,12 +97,13 @@ Daemon::Daemon(WorkerOptions options, Clock& clock) : options_(std::move(options
   estimates.worker_id = options_.id;
   estimate_runner_ = std::make_unique<EstimateRunner>(estimates, *inventory_);
 
-  StreamContent& content = *this;
-  stream_ = std::make_unique<ControllerStream>(ControllerStreamOptions{options_.controller}, content);
-  loop_thread_ = std::thread([this] { loop(); });
   replace_file(
       options_.state_dir / "endpoints.json",
       nlohmann::json{{"metrics", with_port(options_.metrics_listen, metrics_server_->port())}}.dump() + "\n");
+  StreamContent& content = *this;
+  stream_ = std::make_unique<ControllerStream>(ControllerStreamOptions{options_.controller}, content);
+  stream_->start();
+  loop_thread_ = std::thread([this] { loop(); });
 }
 
 Daemon::~Daemon() {
@@ -109,7 +126,10 @@ void Daemon::loop() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     lock.unlock();
-    bool news = attempts_->tick([this](const AttemptView& attempt) { job_metrics_->observe(attempt); });
+    bool news = true;
+    guarded("following the attempts", [&] {
+      news = attempts_->tick([this](const AttemptView& attempt) { job_metrics_->observe(attempt); });
+    });
     job_metrics_->expire();
     if (clock_.now() >= health_at) {
       health_at = clock_.now() + kHealthInterval;
@@ -159,10 +179,16 @@ std::optional<v1::WorkerMessage> Daemon::next_message() {
     *message.mutable_heartbeat() = make_heartbeat();
     return message;
   }
-  return attempts_->next_message();
+  std::optional<v1::WorkerMessage> message;
+  guarded("reading an attempt's files", [&] { message = attempts_->next_message(); });
+  return message;
 }
 
 void Daemon::on_message(const v1::ControllerMessage& message) {
+  guarded("obeying the controller", [&] { dispatch(message); });
+}
+
+void Daemon::dispatch(const v1::ControllerMessage& message) {
   switch (message.message_case()) {
     case v1::ControllerMessage::kAssign:
       return attempts_->on_assign(message.assign());
@@ -213,9 +239,12 @@ void Daemon::begin_shutdown() {
   attempts_->stop_all(hurry ? std::optional(kHurriedGraceSeconds) : std::nullopt);
 }
 
-bool Daemon::drained() const {
+bool Daemon::drained() {
   if (attempts_->live_count() > 0) return false;
-  return !stream_->connected() || attempts_->undelivered_count() == 0;
+  std::lock_guard lock(mutex_);
+  if (!quiet_since_) quiet_since_ = clock_.now();
+  return shutdowns_ > 1 || !stream_->connected() || attempts_->undelivered_count() == 0 ||
+         clock_.now() - *quiet_since_ >= kDeliveryPatience;
 }
 
 }  // namespace coat::agent

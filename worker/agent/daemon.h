@@ -40,8 +40,8 @@ class Daemon : private StreamContent {
   // Asks every trainer to stop after a checkpoint; a second call gives those that are left five seconds.
   // Returns at once.
   void begin_shutdown();
-  // Nothing runs any more, and the controller (where connected) has been told.
-  bool drained() const;
+  // Nothing runs any more, and the controller (where connected) has been told, or had ten seconds for it.
+  bool drained();
 
   int metrics_port() const;
   std::int64_t incarnation() const { return incarnation_; }
@@ -51,6 +51,7 @@ class Daemon : private StreamContent {
   v1::Heartbeat make_heartbeat() override;
   std::optional<v1::WorkerMessage> next_message() override;
   void on_message(const v1::ControllerMessage& message) override;
+  void dispatch(const v1::ControllerMessage& message);
   void on_estimate_query(const v1::EstimateQuery& query);
   void loop();
 
@@ -68,6 +69,7 @@ class Daemon : private StreamContent {
   std::condition_variable stop_condition_;
   bool stopping_ = false;
   int shutdowns_ = 0;
+  std::optional<SteadyTime> quiet_since_;  // shutting down, and no attempt is live
   std::int64_t session_ = 0;  // counts connections: an estimate belongs to the one that asked for it
   std::deque<v1::WorkerMessage> estimates_;
   std::atomic<std::int64_t> heartbeats_{0};
