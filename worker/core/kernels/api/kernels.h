@@ -141,14 +141,13 @@ struct AdamWTensor {
   std::int64_t elements = 0;
   void* m = nullptr;              // FP32 values, or E4M3 codes
   float* m_amax = nullptr;        // [groups]; nullptr with FP32
-  std::uint8_t* m_k16 = nullptr;  // [groups]: 16 k, 1..255
+  std::uint8_t* m_k16 = nullptr;  // [groups]: 16 k, 2..255
   void* v = nullptr;
   float* v_amax = nullptr;
   std::uint8_t* v_k16 = nullptr;
   bool decay = true;
-  std::uint32_t id = 0;  // Parameter::id
-  std::int64_t first_index =
-      0;  // of element 0 in the whole parameter, where this is a shard of it: keys the rounding
+  std::uint32_t id = 0;          // Parameter::id
+  std::int64_t first_index = 0;  // of element 0 in the whole parameter, for a shard: keys the rounding
 };
 
 // AdamW with decoupled decay on the old value (COAT.md 1.2). The parameter is updated from the unquantized
