@@ -1,6 +1,7 @@
 // Bad job files and bad requests through the real command line: the exit code, the field and the fix.
 #include <signal.h>
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,8 @@ namespace coat::testing {
 namespace {
 
 struct BadSpec {
+  friend void PrintTo(const BadSpec& spec, std::ostream* stream) { *stream << spec.what; }
+
   const char* what;
   std::vector<std::string> set;       // --set options
   std::string extra;                  // more YAML
@@ -76,10 +79,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadSpec{"NameThatIsNone", {"name=Not_A_Name"}, "", {"name", "Not_A_Name"}},
         BadSpec{"MissingData", {"data.path=FOLDER/none.txt"}, "", {"data.path", "none.txt"}},
         BadSpec{"EmptyData", {"data.path=FOLDER/empty.txt"}, "", {"data.path", "empty"}},
-        BadSpec{"DataIsAFolder", {"data.path=FOLDER"}, "", {"data.path", "folder"}},
+        BadSpec{"DataIsAFolder", {"data.path=FOLDER"}, "", {"data.path", "directory"}},
         BadSpec{"SequenceLongerThanTheData", {"data.path=FOLDER/short.txt"}, "", {"data.path", "5"}},
         BadSpec{"TokenOutsideTheVocabulary",
-                {"data.path=FOLDER/ids.bin", "data.format=uint16"},
+                {"data.path=FOLDER/ids.bin", "data.format=uint16", "sample.prompt="},
                 "",
                 {"data.path", "32767", "256"}}),
     [](const auto& param) { return std::string(param.param.what); });
@@ -92,7 +95,7 @@ TEST(BadRequest, AJobLargerThanTheDevice) {
   const Output output = service.cli({"submit", service.write_job({}), "--set", "model.hidden=1024", "--set",
                                      "model.intermediate=4096", "--set", "model.heads=8"});
   EXPECT_NE(output.exit.code, 0);
-  EXPECT_NE(output.err.find("MiB"), std::string::npos) << output.err;
+  EXPECT_NE(output.err.find("16777216"), std::string::npos) << output.err;
   // Past the command line's own check the job waits, with the reason and its numbers.
   v1::JobSpec spec;
   spec.set_name("large");

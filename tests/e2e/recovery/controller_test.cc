@@ -11,15 +11,6 @@
 namespace coat::testing {
 namespace {
 
-bool has_checkpoint(const Service& service, const std::string& worker, const std::string& job) {
-  std::error_code error;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(service.worker_folder(worker) / "checkpoints" / job, error)) {
-    if (std::filesystem::exists(entry.path() / "manifest.json")) return true;
-  }
-  return false;
-}
-
 TEST(ControllerRecovery, AnAcknowledgedSubmitSurvivesKill) {
   Service service;
   service.start_controller();
@@ -36,7 +27,8 @@ TEST(ControllerRecovery, ARunningJobIsReportedAgainAndSucceeds) {
   service.start_controller();
   service.start_worker({});
   const std::string id = service.submit({.steps = 300, .checkpoint_interval = 10});
-  ASSERT_TRUE(eventually([&] { return has_checkpoint(service, "w1", id); }));
+  ASSERT_TRUE(
+      eventually([&] { return Service::has_checkpoint(service.worker_folder("w1") / "checkpoints", id); }));
   // Held still over the outage, so that it is certain to be running when the controller is back.
   const std::vector<pid_t> trainers = service.trainers("w1");
   ASSERT_EQ(trainers.size(), 1U);

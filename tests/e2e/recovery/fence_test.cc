@@ -15,13 +15,7 @@ TEST(Fence, ASilentWorkersJobMovesAndItsLateReportIsRefused) {
   service.start_controller();
   service.start_worker({.id = "w1", .checkpoint_dir = shared});
   const std::string id = service.submit({.steps = 300, .checkpoint_interval = 10});
-  ASSERT_TRUE(eventually([&] {
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(shared) / id, error)) {
-      if (std::filesystem::exists(entry.path() / "manifest.json")) return true;
-    }
-    return false;
-  }));
+  ASSERT_TRUE(eventually([&] { return Service::has_checkpoint(shared, id); }));
   // Trainer first: it must not end before the others are silent.
   const std::vector<pid_t> frozen_trainers = service.trainers("w1");
   ASSERT_EQ(frozen_trainers.size(), 1U);
@@ -31,8 +25,8 @@ TEST(Fence, ASilentWorkersJobMovesAndItsLateReportIsRefused) {
   for (const pid_t pid : frozen) ::kill(pid, SIGSTOP);
 
   ASSERT_TRUE(service.worker_reaches("w1", v1::Worker::LOST));
-  ASSERT_TRUE(service.reaches(id, [&](const v1::Job& job) { return job.state() == v1::Job::PENDING; }));
-  EXPECT_EQ(service.attempt(id, 1).state(), v1::Attempt::FENCED);
+  ASSERT_TRUE(eventually([&] { return service.attempt(id, 1).state() == v1::Attempt::FENCED; }));
+  EXPECT_EQ(service.job(id).state(), v1::Job::PENDING);
   service.start_worker({.id = "w2", .checkpoint_dir = shared});
   ASSERT_TRUE(service.reaches(id, [](const v1::Job& job) { return job.attempt_count() == 2; }));
   ASSERT_TRUE(service.reaches(id, v1::Job::SUCCEEDED));
@@ -59,7 +53,8 @@ TEST(Fence, AWorkerThatIsBackInTimeKeepsItsJob) {
   service.start_controller();
   service.start_worker({});
   const std::string id = service.submit({.steps = 300});
-  ASSERT_TRUE(service.reaches(id, v1::Job::RUNNING));
+  ASSERT_TRUE(
+      eventually([&] { return Service::has_checkpoint(service.worker_folder("w1") / "checkpoints", id); }));
   const std::vector<pid_t> trainers = service.trainers("w1");
   ASSERT_EQ(trainers.size(), 1U);
   ::kill(trainers[0], SIGSTOP);

@@ -18,15 +18,8 @@ class WorkerRecovery : public ::testing::Test {
   // A job of `steps` that has saved a checkpoint, with its trainer held still; returns its id.
   std::string job_at_a_checkpoint(std::int64_t steps) {
     const std::string id = service_.submit({.steps = steps, .checkpoint_interval = 10});
-    const auto saved = [&] {
-      std::error_code error;
-      for (const auto& entry :
-           std::filesystem::directory_iterator(service_.worker_folder("w1") / "checkpoints" / id, error)) {
-        if (std::filesystem::exists(entry.path() / "manifest.json")) return true;
-      }
-      return false;
-    };
-    EXPECT_TRUE(eventually(saved));
+    EXPECT_TRUE(eventually(
+        [&] { return Service::has_checkpoint(service_.worker_folder("w1") / "checkpoints", id); }));
     const std::vector<pid_t> trainers = service_.trainers("w1");
     EXPECT_EQ(trainers.size(), 1U);
     for (const pid_t pid : trainers) ::kill(pid, SIGSTOP);
@@ -101,7 +94,7 @@ TEST_F(WorkerRecovery, AStoppedWorkerSavesAndTheJobGoesOnWithoutARetry) {
   const std::string id = service_.submit({.steps = 400, .checkpoint_interval = 0});
   ASSERT_TRUE(service_.reaches(id, [](const v1::Job& job) { return job.progress().step() > 0; }));
   service_.worker("w1").signal(SIGTERM);
-  EXPECT_EQ(service_.worker("w1").wait().code, 0);
+  EXPECT_EQ(service_.worker("w1").wait(), (Exit{.code = 0, .signal = 0}));
   EXPECT_FALSE(std::filesystem::exists(service_.worker_folder("w1") / "endpoints.json"));
   EXPECT_TRUE(service_.trainers("w1").empty());
   service_.start_worker({});

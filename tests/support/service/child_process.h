@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ struct Exit {
   int code = -1;   // -1: it did not exit by itself
   int signal = 0;  // that ended it
   bool operator==(const Exit&) const = default;
+  friend void PrintTo(const Exit& exit, std::ostream* stream) {
+    *stream << "exit code " << exit.code << ", signal " << exit.signal;
+  }
 };
 
 struct Command {

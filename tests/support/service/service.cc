@@ -120,6 +120,16 @@ std::string Service::worker_metrics_address(const std::string& id) const {
       .get<std::string>();
 }
 
+bool Service::has_checkpoint(const std::filesystem::path& checkpoint_dir, const std::string& job) {
+  std::error_code error;  // the folder is made by the trainer
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoint_dir / job, error)) {
+    const std::string name = entry.path().filename();
+    const bool complete = name.rfind("step-", 0) == 0 && name.find('.') == std::string::npos;
+    if (complete && std::filesystem::exists(entry.path() / "manifest.json")) return true;
+  }
+  return false;
+}
+
 std::filesystem::path Service::write_job(const TinyJob& job) {
   TinyJob filled = job;
   if (filled.data_path.empty()) filled.data_path = folder_ / "text.txt";

@@ -67,6 +67,10 @@ class Service {
     return processes_of(worker_folder(id), "coat-trainer");
   }
 
+  // Whether the job has a complete checkpoint in a worker's checkpoint folder (its own, where none was
+  // named).
+  static bool has_checkpoint(const std::filesystem::path& checkpoint_dir, const std::string& job);
+
   // The job file of a tiny job, with data beside it.
   std::filesystem::path write_job(const TinyJob& job);
   // Submitted with the command line; returns its id without "jobs/". Records a failure and returns "" when it
