@@ -55,5 +55,11 @@ if(COAT_TRAINER)
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     endif()
     find_package(CUDAToolkit 13 REQUIRED)
+    # libtorch_cuda registers its operations when it is loaded: nothing of ours refers to it by name. What it needs
+    # itself (cuDNN, cuBLAS, ...) is found when a program starts, not when it is linked.
+    add_library(coat_libtorch_cuda INTERFACE)
+    target_link_libraries(coat_libtorch_cuda INTERFACE coat_libtorch ${_torch}/lib/libc10_cuda.so CUDA::cudart)
+    target_link_options(coat_libtorch_cuda INTERFACE
+      LINKER:--push-state,--no-as-needed,${_torch}/lib/libtorch_cuda.so,--pop-state)
   endif()
 endif()

@@ -26,8 +26,8 @@ struct BatchShape {
   std::int64_t sequences = 0;
   std::int64_t length = 0;
 };
-// What a step holds at its peak beside parameters, gradients, moments and saved_bytes_of_model, on that kind of
-// device: the twins decode operands of products, tensor cores read FP8 operands transposed as well.
+// What a step holds at its peak beside parameters, gradients, moments and saved_bytes_of_model, on that kind
+// of device: the twins decode operands of products, tensor cores read FP8 operands transposed as well.
 std::int64_t workspace_bytes(const spec::ModelSpec& model, const Recipe& recipe, const BatchShape& batch,
                              c10::DeviceType device = c10::DeviceType::CPU);
 

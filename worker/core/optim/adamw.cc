@@ -7,6 +7,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include "worker/core/base/cuda_device.h"
 #include "worker/core/quant/expansion.h"
 
 namespace coat {
@@ -38,12 +39,16 @@ AdamW::AdamW(ParameterRegistry& parameters, const Recipe& recipe, const AdamWOpt
   }
 }
 
+kernels::Stream AdamW::stream() const {
+  return {cuda_device::current_stream(parameters_.all().front()->value.device())};
+}
+
 double AdamW::gradient_norm() const {
   const auto device = parameters_.all().front()->gradient.device();
   at::Tensor sum = at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(device));
   for (const Parameter* parameter : parameters_.all()) {
     kernels_.sum_of_squares(parameter->gradient.const_data_ptr<float>(), parameter->gradient.numel(),
-                            sum.mutable_data_ptr<double>(), {});
+                            sum.mutable_data_ptr<double>(), stream());
   }
   return std::sqrt(sum.item<double>());
 }
@@ -99,9 +104,9 @@ AdamWStepResult AdamW::step(std::uint64_t step, double learning_rate, bool measu
   args.seed = options_.seed;
   args.step = step;
   if (measure) {
-    kernels_.adamw_measured(args, &result.moment1, &result.moment2, {});
+    kernels_.adamw_measured(args, &result.moment1, &result.moment2, stream());
   } else {
-    kernels_.adamw(args, {});
+    kernels_.adamw(args, stream());
   }
   return result;
 }

@@ -49,6 +49,7 @@ class AdamW {
   struct Moment {
     at::Tensor data, amax, k16;
   };
+  kernels::Stream stream() const;
   double gradient_norm() const;
   kernels::AdamWTensor tensor_of(std::size_t index);
   static std::int64_t moment_bytes(const std::vector<Moment>& moments);

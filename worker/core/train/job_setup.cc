@@ -1,4 +1,5 @@
 // What a spec names, made: kernels, data and model.
+#include "worker/core/base/cuda_device.h"
 #include "worker/core/base/error.h"
 #include "worker/core/kernels/cpu/cpu_kernels.h"
 #include "worker/core/kernels/cuda/cuda_kernels.h"
@@ -9,6 +10,7 @@ namespace coat::train {
 const kernels::Kernels& kernels_for(at::Device device) {
   if (device.is_cpu()) return kernels::cpu_kernels();
   try {
+    cuda_device::use(device);
     return kernels::cuda_kernels();
   } catch (const UnsupportedError& error) {
     throw SpecError("resources.device", "device " + device.str() + ": " + error.what(),

@@ -64,7 +64,7 @@ void TrainingRun::prepare() {
   require_sample_prompt(spec);
   const std::int64_t device_bytes =
       options_.memory_bytes > 0 ? options_.memory_bytes : device_memory_bytes(options_.device);
-  require_fit(spec, device_bytes);
+  require_fit(spec, device_bytes, options_.device.type());
   store_.open();
   if (!options_.resume && store_.has_checkpoints()) {
     throw CheckpointError("'" + store_.folder() +
@@ -85,7 +85,7 @@ void TrainingRun::prepare() {
       std::make_unique<StepRunner>(*model_, *optimizer_, *dataset_, format, schedule_of(spec), step_options);
   if (options_.resume) resume();
 
-  summary_.estimate = estimate(spec);
+  summary_.estimate = estimate(spec, options_.device.type());
   summary_.unigram_entropy = dataset_->statistics().unigram_entropy;
   started_ = true;
   observer_.started({.total_steps = spec.training.steps,

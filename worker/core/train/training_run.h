@@ -48,7 +48,8 @@ using ModelFactory =
 // make_llama of the spec, on `device`.
 ModelFactory llama_factory(at::Device device);
 
-// The kernels of a device. Throws SpecError of field resources.device where this build has none.
+// The kernels of a device, which becomes the thread's current one. Throws SpecError of field
+// resources.device where this build has none.
 const kernels::Kernels& kernels_for(at::Device device);
 
 // The token dataset that a spec names.

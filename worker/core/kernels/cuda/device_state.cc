@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "worker/core/base/cuda_device.h"
 #include "worker/core/kernels/cuda/check.h"
 #include "worker/core/quant/expansion.h"
 
@@ -14,8 +15,7 @@ namespace {
 constexpr int kMaxDevices = 64;
 
 void* copy_to_device(const void* host, std::size_t bytes, const char* operation) {
-  void* data = nullptr;
-  check(cudaMalloc(&data, bytes), operation);
+  void* data = cuda_device::allocate(bytes);
   check(cudaMemcpy(data, host, bytes, cudaMemcpyHostToDevice), operation);
   return data;
 }
@@ -24,10 +24,13 @@ void* copy_to_device(const void* host, std::size_t bytes, const char* operation)
 
 void* DeviceBuffer::at_least(std::size_t bytes, const char* operation) {
   if (bytes <= bytes_) return data_;
-  if (data_ != nullptr) check(cudaFree(data_), operation);  // waits until the device no longer uses it
+  if (data_ != nullptr) {
+    check(cudaDeviceSynchronize(), operation);
+    cuda_device::release(data_);
+  }
   data_ = nullptr;
   bytes_ = 0;
-  check(cudaMalloc(&data_, bytes), operation);
+  data_ = cuda_device::allocate(bytes);
   bytes_ = bytes;
   return data_;
 }

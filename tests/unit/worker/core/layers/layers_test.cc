@@ -1,9 +1,9 @@
 // Single layers in formats without rounding of their own worth naming (BF16), against autograd in FP64.
-#include <gtest/gtest.h>
-
 #include <cmath>
+#include <limits>
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 #include "tests/support/oracle/compare.h"
 #include "tests/unit/worker/core/layers/layer_fixture.h"
@@ -20,7 +20,8 @@ constexpr double kBf16Rounding = 0x1p-8;
 
 at::Tensor exact(const at::Tensor& tensor) { return tensor.detach().to(at::kDouble).set_requires_grad(true); }
 
-Parameter& random_parameter(ParameterRegistry& registry, const char* name, at::IntArrayRef shape, std::uint64_t seed) {
+Parameter& random_parameter(ParameterRegistry& registry, const char* name, at::IntArrayRef shape,
+                            std::uint64_t seed) {
   Parameter& parameter = registry.add(name, shape, true, at::kCPU);
   // Values of BF16, so that rounding the weight changes nothing.
   parameter.value.copy_(random_bf16(shape, 0.3, seed));
@@ -74,13 +75,16 @@ TEST(Linear, ThreeProductsAgreeWithAutograd) {
   }
 }
 
-// What tensor cores need, which the CPU does not: the transposed copy holds the same codes, and products from it are the same.
+// What tensor cores need, which the CPU does not: the transposed copy holds the same codes, and products from
+// it are the same.
 class KMajorKernels final : public kernels::Kernels {
  public:
   explicit KMajorKernels(const kernels::Kernels& kernels) : kernels_(kernels) {}
   const char* device_name() const override { return "k-major"; }
   bool needs_k_major(Format format) const override { return bytes_of(format) == 1; }
-  void quantize(const kernels::QuantizeArgs& args, kernels::Stream s) const override { kernels_.quantize(args, s); }
+  void quantize(const kernels::QuantizeArgs& args, kernels::Stream s) const override {
+    kernels_.quantize(args, s);
+  }
   void gemm(const kernels::GemmArgs& args, kernels::Stream s) const override {
     if (needs_k_major(args.a.format.format)) {
       EXPECT_EQ(args.a_layout, kernels::Layout::kKMajor);
@@ -117,8 +121,9 @@ TEST(Linear, TransposedCopiesGiveTheSameProducts) {
   EXPECT_LT(oracle::relative_error(dw_copies, dw), 1e-6);
 }
 
-// Attention written out in FP64, with its gradients for an output `out` that may be rounded: softmax's gradient subtracts
-// row sums of d_out * out. Matrices [T, heads * D], gradients of k and v for every query head apart.
+// Attention written out in FP64, with its gradients for an output `out` that may be rounded: softmax's
+// gradient subtracts row sums of d_out * out. Matrices [T, heads * D], gradients of k and v for every query
+// head apart.
 struct WrittenAttention {
   AttentionShape shape;
   at::Tensor q, k, v;  // [B, N, S, D]
@@ -129,7 +134,8 @@ struct WrittenAttention {
         .transpose(1, 2)
         .repeat_interleave(shape.heads / count, 1);
   }
-  WrittenAttention(const AttentionShape& s, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value)
+  WrittenAttention(const AttentionShape& s, const at::Tensor& query, const at::Tensor& key,
+                   const at::Tensor& value)
       : shape(s), q(heads(query, s.heads)), k(heads(key, s.kv_heads)), v(heads(value, s.kv_heads)) {}
 
   double scale() const { return 1 / std::sqrt(static_cast<double>(shape.head_dim)); }
@@ -179,8 +185,8 @@ TEST(WrittenAttentionOracle, AgreesWithAutograd) {
 
 TEST(AttentionCore, ForwardAndBackwardRoundOnce) {
   const LayerContext context = cpu_context(recipe("bf16"));
-  const std::vector<AttentionShape> shapes = {{2, 17, 4, 4, 12},  {1, 129, 4, 2, 10}, {9, 7, 4, 1, 16},
-                                              {33, 5, 1, 1, 8},   {3, 1, 2, 2, 4},    {1, 800, 2, 1, 6},
+  const std::vector<AttentionShape> shapes = {{2, 17, 4, 4, 12}, {1, 129, 4, 2, 10}, {9, 7, 4, 1, 16},
+                                              {33, 5, 1, 1, 8},  {3, 1, 2, 2, 4},    {1, 800, 2, 1, 6},
                                               {1, 1200, 1, 1, 4}};
   for (const AttentionShape& shape : shapes) {
     const at::Tensor q = random_bf16({shape.tokens(), shape.width()}, 1.5, 1);
@@ -254,7 +260,7 @@ TEST(Head, AgreesWithAutogradAcrossChunks) {
   HeadTargets targets{at::arange(tokens).mul(61).remainder(vocab).to(at::kInt),
                       at::arange(tokens).remainder(3).ne(0).to(at::kFloat), 1.0f / 200};
   const HeadResult result = head_forward_backward(context, weights, final_norm_saved(context, h), targets);
-  EXPECT_DOUBLE_EQ(result.loss_sum, head_loss(context, weights, h, targets));
+  EXPECT_DOUBLE_EQ(result.loss_sum.item<double>(), head_loss(context, weights, h, targets));
 
   const at::Tensor he = exact(h), ne = exact(weights.norm->value), we = exact(weights.head->value);
   const at::Tensor y = he * at::rsqrt(he.square().mean(-1, true) + 1e-5) * ne;
@@ -263,7 +269,7 @@ TEST(Head, AgreesWithAutogradAcrossChunks) {
   const at::Tensor loss = (losses * targets.mask.to(at::kDouble)).sum();
   (loss / 200).backward();
   // Roundings on the way: y; the gradient of the logits; of y; and the result.
-  EXPECT_NEAR(result.loss_sum, loss.item<double>(), kBf16Rounding * loss.item<double>());
+  EXPECT_NEAR(result.loss_sum.item<double>(), loss.item<double>(), kBf16Rounding * loss.item<double>());
   EXPECT_LT(oracle::relative_error(result.dh.value, he.grad()), 4 * kBf16Rounding);
   EXPECT_LT(oracle::relative_error(weights.head->gradient, we.grad()), 4 * kBf16Rounding);
   EXPECT_LT(oracle::relative_error(weights.norm->gradient, ne.grad()), 4 * kBf16Rounding);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
 namespace coat::train {
 
@@ -36,8 +37,8 @@ double BigramModel::pass(const MicroBatch& batch, float gradient_scale, bool bac
   return loss_sum;
 }
 
-double BigramModel::forward_backward(const MicroBatch& batch, float gradient_scale,
-                                     QuantizationProbe* probe) {
+at::Tensor BigramModel::add_gradients(const MicroBatch& batch, float gradient_scale,
+                                      QuantizationProbe* probe) {
   const int call = calls++;
   if (probe != nullptr) {
     ++probes;
@@ -48,7 +49,7 @@ double BigramModel::forward_backward(const MicroBatch& batch, float gradient_sca
   }
   const double sum = pass(batch, gradient_scale, true);
   if (after_backward) after_backward(call);
-  return replace_loss ? replace_loss(call, sum) : sum;
+  return at::full({1}, replace_loss ? replace_loss(call, sum) : sum, at::TensorOptions().dtype(at::kDouble));
 }
 
 double BigramModel::loss(const MicroBatch& batch) { return pass(batch, 0, false); }

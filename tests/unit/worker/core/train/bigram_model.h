@@ -16,12 +16,12 @@ class BigramModel : public LanguageModel {
     registry_.add("bias", {vocab}, false, at::kCPU);
   }
   ParameterRegistry& parameters() override { return registry_; }
-  double forward_backward(const MicroBatch& batch, float gradient_scale, QuantizationProbe* probe) override;
+  at::Tensor add_gradients(const MicroBatch& batch, float gradient_scale, QuantizationProbe* probe) override;
   double loss(const MicroBatch& batch) override;
   at::Tensor next_token_logits(const at::Tensor& tokens) override;
   std::int64_t saved_bytes() const override { return 0; }
 
-  int calls = 0;                                 // of forward_backward
+  int calls = 0;                                 // of add_gradients
   int probes = 0;                                // of those, with a probe
   std::function<void(int call)> after_backward;  // may spoil gradients or ask for a stop
   std::function<double(int call, double loss)> replace_loss;
