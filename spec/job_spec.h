@@ -1,8 +1,9 @@
-// What a job may ask for: every field, its default, unit and limit, once. The client reads YAML into it, the controller
-// checks with it, the trainer runs from it. No protobuf, no libtorch: this folder is used from both sides of that border.
+// What a job may ask for: every field, its default, unit and limit, once. The client reads YAML into it, the
+// controller checks with it, the trainer runs from it. No protobuf, no libtorch: this folder is used from
+// both sides of that border.
 //
-// The wire form is coat.v1.JobSpec; a test holds the two field by field against each other. The JSON form is protobuf's
-// JSON with the proto's own (snake_case) field names.
+// The wire form is coat.v1.JobSpec; a test holds the two field by field against each other. The JSON form is
+// protobuf's JSON with the proto's own (snake_case) field names.
 #pragma once
 
 #include <cstdint>
@@ -46,15 +47,15 @@ struct TrainingSpec {
 };
 
 struct OptimizerSpec {
-  double learning_rate = 3e-4;         // the peak
-  std::string schedule = "cosine";     // "cosine", "linear" or "constant", after the warm-up
-  std::int64_t warmup_steps = 0;       // linear from 0
-  double final_lr_fraction = 0.1;      // of learning_rate, reached at the last step
+  double learning_rate = 3e-4;      // the peak
+  std::string schedule = "cosine";  // "cosine", "linear" or "constant", after the warm-up
+  std::int64_t warmup_steps = 0;    // linear from 0
+  double final_lr_fraction = 0.1;   // of learning_rate, reached at the last step
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;           // decoupled; not applied to norm weights
-  double clip_norm = 1.0;              // global gradient norm; 0 switches clipping off
+  double weight_decay = 0.1;  // decoupled; not applied to norm weights
+  double clip_norm = 1.0;     // global gradient norm; 0 switches clipping off
 
   bool operator==(const OptimizerSpec&) const = default;
 };
@@ -67,36 +68,38 @@ struct CheckpointSpec {
 };
 
 struct MetricsSpec {
-  std::int64_t quantization_interval_steps = 10;  // quantization error is measured every so many steps; 0: never
+  std::int64_t quantization_interval_steps =
+      10;  // quantization error is measured every so many steps; 0: never
 
   bool operator==(const MetricsSpec&) const = default;
 };
 
 // Text made from the trained model at the end of the job.
 struct SampleSpec {
-  std::string prompt;             // empty: no sample
-  std::int64_t tokens = 200;      // new tokens
-  double temperature = 0.8;       // 0: the likeliest token each time
+  std::string prompt;         // empty: no sample
+  std::int64_t tokens = 200;  // new tokens
+  double temperature = 0.8;   // 0: the likeliest token each time
 
   bool operator==(const SampleSpec&) const = default;
 };
 
 struct ResourceSpec {
-  std::int64_t devices = 1;      // all on one worker, all or none (a gang)
-  std::string device = "auto";   // "auto": cuda where the worker has it, else cpu; "cpu"; "cuda"
+  std::int64_t devices = 1;     // all on one worker, all or none (a gang)
+  std::string device = "auto";  // "auto": cuda where the worker has it, else cpu; "cpu"; "cuda"
 
   bool operator==(const ResourceSpec&) const = default;
 };
 
 struct RetrySpec {
-  std::int64_t max_retries = 3;  // new attempts after a failure that may pass; a lost worker or a preemption costs none
+  std::int64_t max_retries =
+      3;  // new attempts after a failure that may pass; a lost worker or a preemption costs none
 
   bool operator==(const RetrySpec&) const = default;
 };
 
 struct JobSpec {
-  std::string name;              // [a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?; required
-  std::string recipe = "coat";   // a name from recipe_names()
+  std::string name;             // [a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?; required
+  std::string recipe = "coat";  // a name from recipe_names()
   ModelSpec model;
   DataSpec data;
   TrainingSpec training;
@@ -127,13 +130,14 @@ struct ParseResult {
   bool ok() const { return violations.empty(); }
 };
 
-// Names of the recipe presets, the default first. What a recipe is lies in worker/core/quant/recipe.h; a test there holds
-// its presets against this list.
+// Names of the recipe presets, the default first. What a recipe is lies in worker/core/quant/recipe.h; a test
+// there holds its presets against this list.
 const std::vector<std::string>& recipe_names();
 
-// Reads the JSON form strictly and checks every rule that needs no look at a machine: an unknown field is a violation that
-// names the nearest known one; so are a wrong type, a value out of range and fields that contradict each other. 64-bit
-// integers may come as JSON strings, as protobuf writes them. `json_text` that is no JSON is one violation of field "".
+// Reads the JSON form strictly and checks every rule that needs no look at a machine: an unknown field is a
+// violation that names the nearest known one; so are a wrong type, a value out of range and fields that
+// contradict each other. 64-bit integers may come as JSON strings, as protobuf writes them. `json_text` that
+// is no JSON is one violation of field "".
 ParseResult parse_json(const std::string& json_text);
 
 // All rules again on a filled struct (what parse_json applies after reading).
@@ -145,7 +149,8 @@ std::string to_json(const JobSpec& spec);
 // "field: message; fix" lines, one a violation, for people.
 std::string format_violations(const std::vector<Violation>& violations);
 
-// Every field path that a spec may hold ("model.hidden", ...), for `--set`, completion and the test against the proto.
+// Every field path that a spec may hold ("model.hidden", ...), for `--set`, completion and the test against
+// the proto.
 const std::vector<std::string>& field_paths();
 
 // The known name nearest to `name` by edit distance, if any is near enough to be a slip of the hand.

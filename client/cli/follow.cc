@@ -1,6 +1,5 @@
 // Commands that stay with a job: watch, wait and logs.
 #include "client/cli/commands.h"
-#include "client/cli/human.h"
 #include "client/cli/progress_view.h"
 #include "proto/common/message_json.h"
 
@@ -25,13 +24,16 @@ std::optional<steady_clock::time_point> deadline_of(const WaitArguments& argumen
   return steady_clock::now() + *arguments.timeout;
 }
 
+std::string interruption_text(const ServiceError& error) {
+  return "connection lost (" + error.message + "); trying again";
+}
+
 client::StreamOptions stream_options(Context& context, std::optional<steady_clock::time_point> deadline) {
   client::StreamOptions options;
   options.stop = context.terminal.stop;
   options.deadline = deadline;
-  options.on_interruption = [&context](const ServiceError& error, std::chrono::milliseconds delay) {
-    context.terminal.err << "connection lost (" << error.message << "); next try in "
-                         << duration_text(static_cast<double>(delay.count()) / 1000) << "\n";
+  options.on_interruption = [&context](const ServiceError& error, int failed) {
+    if (failed == 1) context.terminal.err << interruption_text(error) << "\n";
   };
   return options;
 }
@@ -83,8 +85,8 @@ ExitCode follow(Context& context, std::ostream& out, bool is_tty, v1::Job job,
   view.show(job);
   if (!client::is_terminal(job.state())) {
     client::StreamOptions options = stream_options(context, deadline);
-    options.on_interruption = [&view](const ServiceError& error, std::chrono::milliseconds) {
-      view.say("connection lost (" + error.message + "); trying again");
+    options.on_interruption = [&view](const ServiceError& error, int failed) {
+      if (failed == 1) view.say(interruption_text(error));
     };
     const auto error = context.client.watch(job.name(), job.last_sequence(), options,
                                             [&](const v1::WatchJobsResponse& response) {

@@ -41,8 +41,9 @@ struct StreamOptions {
   std::stop_token stop;  // ends the stream with CANCELLED, reason STOPPED
   std::optional<std::chrono::steady_clock::time_point>
       deadline;  // ends it with DEADLINE_EXCEEDED, reason TIMED_OUT
-  // Called before each new try, with why the last one ended and how long it waits.
-  std::function<void(const ServiceError&, std::chrono::milliseconds)> on_interruption;
+  // Called before each new try, with why the last one ended and how many have failed since anything came
+  // (from 1).
+  std::function<void(const ServiceError&, int)> on_interruption;
 };
 
 struct ListFilter {

@@ -55,6 +55,7 @@ std::optional<ServiceError> run_resumed(const ClientOptions& client, const Strea
                                         std::atomic<bool>& reached,
                                         const std::function<StreamEnd(grpc::ClientContext&)>& connect_once) {
   Backoff backoff(client.reconnect, std::random_device{}());
+  int failed = 0;
   steady_clock::time_point last_contact = steady_clock::now();
   while (true) {
     StreamEnd end;
@@ -72,10 +73,11 @@ std::optional<ServiceError> run_resumed(const ClientOptions& client, const Strea
       reached = true;
       last_contact = steady_clock::now();
       backoff.reset();
+      failed = 0;
     }
     if (!reached || steady_clock::now() - last_contact > client.patience) return error;
     const std::chrono::milliseconds delay = backoff.next();
-    if (options.on_interruption) options.on_interruption(error, delay);
+    if (options.on_interruption) options.on_interruption(error, ++failed);
     pause(options, delay);
     if (auto ended = ended_by(options)) return ended;
   }

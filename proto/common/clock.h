@@ -17,15 +17,16 @@ class Clock {
   virtual ~Clock() = default;
   virtual SystemTime system_now() const = 0;  // for stamps
   virtual SteadyTime now() const = 0;         // for leases, back-off and deadlines
-  // Waits on `condition` (with `lock` held, as std::condition_variable) until notified or `deadline`; may wake early.
+  // Waits on `condition` (with `lock` held, as std::condition_variable) until notified or `deadline`; may
+  // wake early.
   virtual void wait_until(std::condition_variable& condition, std::unique_lock<std::mutex>& lock,
                           SteadyTime deadline) = 0;
 };
 
 Clock& real_clock();
 
-// Stands still until advance(), which wakes every waiter. system_now() begins 1,000,000,000 seconds after the epoch
-// (2001-09-09 01:46:40 UTC).
+// Stands still until advance(), which wakes every waiter. system_now() begins 1,000,000,000 seconds after the
+// epoch (2001-09-09 01:46:40 UTC).
 class ManualClock : public Clock {
  public:
   SystemTime system_now() const override;

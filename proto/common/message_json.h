@@ -1,4 +1,5 @@
-// Any message of ours as JSON: proto field names, numbers that are not finite as protobuf's strings ("NaN"), stable order.
+// Any message of ours as JSON: proto field names, numbers that are not finite as protobuf's strings ("NaN"),
+// stable order.
 #pragma once
 
 #include <string>

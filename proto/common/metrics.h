@@ -19,8 +19,8 @@ namespace coat {
 
 using MetricLabels = std::map<std::string, std::string>;
 
-// Families by name; series are made on first use. Thread-safe. Beyond `max_series` a new series is not made: the call is
-// counted in coat_metrics_dropped_series_total and its value goes nowhere.
+// Families by name; series are made on first use. Thread-safe. Beyond `max_series` a new series is not made:
+// the call is counted in coat_metrics_dropped_series_total and its value goes nowhere.
 class Metrics {
  public:
   // `program` and `version` label coat_build_info.
@@ -28,7 +28,8 @@ class Metrics {
   ~Metrics();
 
   void set_gauge(const std::string& name, const std::string& help, const MetricLabels& labels, double value);
-  void add_counter(const std::string& name, const std::string& help, const MetricLabels& labels, double by = 1);
+  void add_counter(const std::string& name, const std::string& help, const MetricLabels& labels,
+                   double by = 1);
   void observe(const std::string& name, const std::string& help, const MetricLabels& labels, double value,
                const std::vector<double>& buckets);
   // Every series, of any family, that carries label=value. Returns how many.
@@ -51,8 +52,8 @@ class Metrics {
   std::map<std::string, prometheus::Family<prometheus::Histogram>*> histograms_;
 };
 
-// Serves GET /metrics on `address` ("127.0.0.1:9464"; port 0 picks one) while it lives. Throws std::runtime_error that
-// names the address and the option when it cannot listen.
+// Serves GET /metrics on `address` ("127.0.0.1:9464"; port 0 picks one) while it lives. Throws
+// std::runtime_error that names the address and the option when it cannot listen.
 class MetricsServer {
  public:
   MetricsServer(const std::string& address, const Metrics& metrics);

@@ -11,8 +11,10 @@ namespace coat {
 template <typename T>
 class Result {
  public:
-  Result(T value) : content_(std::in_place_index<0>, std::move(value)) {}            // NOLINT(google-explicit-constructor)
-  Result(ServiceError error) : content_(std::in_place_index<1>, std::move(error)) {} // NOLINT(google-explicit-constructor)
+  Result(T value)
+      : content_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(ServiceError error)
+      : content_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return content_.index() == 0; }
   // Asking for the one that is not there throws std::bad_variant_access.

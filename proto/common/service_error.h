@@ -1,5 +1,5 @@
-// One vocabulary of errors for all who speak the contract, and the one table to gRPC (google.rpc.Status with ErrorInfo and,
-// for bad input, BadRequest).
+// One vocabulary of errors for all who speak the contract, and the one table to gRPC (google.rpc.Status with
+// ErrorInfo and, for bad input, BadRequest).
 #pragma once
 
 #include <map>
@@ -14,8 +14,8 @@ namespace coat {
 
 struct ServiceError {
   grpc::StatusCode code = grpc::StatusCode::INTERNAL;
-  std::string reason;    // UPPER_SNAKE, at most 63 characters: ErrorInfo.reason, domain "coat"
-  std::string message;   // for people: what is wrong and what to do
+  std::string reason;   // UPPER_SNAKE, at most 63 characters: ErrorInfo.reason, domain "coat"
+  std::string message;  // for people: what is wrong and what to do
   std::map<std::string, std::string> metadata;  // every variable part of the message
   std::vector<spec::Violation> violations;      // BadRequest.field_violations: "message; fix"
 };
@@ -25,8 +25,8 @@ grpc::Status to_status(const ServiceError& error);
 ServiceError from_status(const grpc::Status& status);
 
 // The usual kinds.
-ServiceError invalid_argument(std::vector<spec::Violation> violations);        // reason INVALID_FIELD
-ServiceError not_found(const std::string& kind, const std::string& name);      // reason <KIND>_NOT_FOUND
+ServiceError invalid_argument(std::vector<spec::Violation> violations);    // reason INVALID_FIELD
+ServiceError not_found(const std::string& kind, const std::string& name);  // reason <KIND>_NOT_FOUND
 ServiceError failed_precondition(const std::string& reason, const std::string& message);
 ServiceError unavailable(const std::string& reason, const std::string& message);
 

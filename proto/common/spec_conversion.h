@@ -1,4 +1,5 @@
-// coat.v1.JobSpec <-> spec::JobSpec <-> YAML. The wire message keeps which fields the person set; spec::JobSpec has all.
+// coat.v1.JobSpec <-> spec::JobSpec <-> YAML. The wire message keeps which fields the person set;
+// spec::JobSpec has all.
 #pragma once
 
 #include <string>
@@ -18,9 +19,10 @@ spec::ParseResult check_spec(const v1::JobSpec& message);
 // A message with every field set.
 v1::JobSpec to_message(const spec::JobSpec& spec);
 
-// A YAML job file: one mapping whose keys are the spec's fields. Strict: a duplicate key, an unknown field (with the nearest
-// known one), a wrong type, an anchor loop, a second document or more than 1 MiB are violations that carry line and field.
-// `overrides` are "field.path=value" as `--set` takes them, applied last; values are YAML scalars.
+// A YAML job file: one mapping whose keys are the spec's fields. Strict: a duplicate key, an unknown field
+// (with the nearest known one), a wrong type, an anchor loop, a second document or more than 1 MiB are
+// violations that carry line and field. `overrides` are "field.path=value" as `--set` takes them, applied
+// last; values are YAML scalars.
 Result<v1::JobSpec> parse_yaml(const std::string& text, const std::string& file_name,
                                const std::vector<std::pair<std::string, std::string>>& overrides);
 

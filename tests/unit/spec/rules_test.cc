@@ -100,7 +100,8 @@ TEST(SpecRules, RatesAndBetas) {
 }
 
 TEST(SpecRules, Names) {
-  for (const std::string& good : {std::string("a"), std::string("a-b"), std::string("0"), std::string(40, 'x')}) {
+  for (const std::string& good :
+       {std::string("a"), std::string("a-b"), std::string("0"), std::string(40, 'x')}) {
     EXPECT_TRUE(parse_with("name", good).ok()) << good;
   }
   const std::pair<std::string, std::string> bad[] = {

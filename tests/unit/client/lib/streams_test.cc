@@ -63,7 +63,8 @@ TEST(Watch, GoesOnAfterEachInterruptionWithoutGapOrRepetition) {
   std::vector<std::int64_t> sequences;
   int interruptions = 0;
   StreamOptions options;
-  options.on_interruption = [&](const ServiceError& error, std::chrono::milliseconds) {
+  options.on_interruption = [&](const ServiceError& error, int failed) {
+    EXPECT_EQ(failed, 1);
     EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE);
     ++interruptions;
   };
