@@ -267,6 +267,11 @@ void Application::rule(const Reported& happening) {
   if (store::is_terminal(row.attempt.state())) return;
 
   bring_back();
+  // Until now it was the newest checkpoint that had been reported.
+  if (report.has_resume_step() && report.resume_step() != row.attempt.resume_step()) {
+    row.attempt.set_resume_step(report.resume_step());
+    touch_attempt();
+  }
   if (report.report_sequence() == 0) {
     take_progress(report);
     return;

@@ -210,6 +210,7 @@ v1::AttemptReport Attempt::report(std::int64_t sequence) const {
         step, state.started ? state.started->total_steps : 0,
         state.checkpoint ? state.checkpoint->step : (state.started ? state.started->resume_step : 0), now);
   }
+  if (state.started) report.set_resume_step(state.started->resume_step);
   if (stage_ != Stage::kEnded) return report;
   const AttemptEnd ended = end();
   report.set_state(ended.state);

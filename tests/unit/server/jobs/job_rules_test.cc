@@ -290,6 +290,19 @@ TEST(JobRules, ProgressAloneIsNotWritten) {
   EXPECT_EQ(outcome.record.row.job.progress().step(), 5);
 }
 
+TEST(JobRules, TheTrainerKnowsWhereItWentOn) {
+  Reported begun = report(v1::Attempt::RUNNING, v1::ExitStatus::REASON_UNSPECIFIED, 0);
+  begun.report.set_resume_step(40);
+  const Outcome outcome = apply(record(v1::Job::RUNNING, v1::Attempt::RUNNING), begun, kContext);
+  EXPECT_TRUE(outcome.changed());
+  EXPECT_EQ(outcome.record.attempts.back().attempt.resume_step(), 40);
+  EXPECT_FALSE(apply(outcome.record, begun, kContext).changed());
+  begun.report.set_resume_step(0);
+  EXPECT_EQ(apply(outcome.record, begun, kContext).record.attempts.back().attempt.resume_step(), 0);
+  begun.report.clear_resume_step();
+  EXPECT_FALSE(apply(outcome.record, begun, kContext).changed());
+}
+
 TEST(JobRules, CancelInEachState) {
   EXPECT_EQ(job_state(apply(record(v1::Job::PENDING, std::nullopt), CancelRequested{}, kContext)),
             v1::Job::CANCELLED);

@@ -46,6 +46,8 @@ TEST_F(DaemonTest, AJobRunsToItsEnd) {
   EXPECT_EQ(report.progress().step(), 20);
   EXPECT_EQ(report.progress().total_steps(), 100);
   EXPECT_EQ(report.progress().quantization_size(), 1);
+  EXPECT_TRUE(report.has_resume_step());
+  EXPECT_EQ(report.resume_step(), 0);
   EXPECT_EQ(report.summary().last_loss(), 1);
   EXPECT_EQ(slurp(report.summary().log_path()), lines(10));
   EXPECT_EQ(controller_.bytes(kAttempt, 5, v1::StreamChunk::LOG), lines(10));
