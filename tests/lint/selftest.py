@@ -12,6 +12,9 @@ import unittest
 import lint
 from tree import Tree
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import count_results
+
 
 def findings(check, files):
     with tempfile.TemporaryDirectory() as folder:
@@ -142,6 +145,39 @@ class Tools(unittest.TestCase):
         found = findings("format", {"a.cc": "int  x;\n", "b.cc": "int x;\n", ".clang-format": "BasedOnStyle: Google\n"})
         self.assertEqual(len(found), 1, found)
         self.assertIn("a.cc", found[0])
+
+
+class CountResults(unittest.TestCase):
+    """What tests/run prints last decides whether a change lands: a crash must count."""
+
+    PASSED = '<testsuite><testcase classname="A" name="x" status="run"/></testsuite>'
+
+    def count(self, programs, files):
+        with tempfile.TemporaryDirectory() as folder:
+            cases = "".join(f'<testcase classname="{name}" name="{name}" status="{status}">{inner}</testcase>'
+                            for name, status, inner in programs)
+            pathlib.Path(folder, "ctest.xml").write_text(f"<testsuite>{cases}</testsuite>")
+            for name, text in files.items():
+                pathlib.Path(folder, name).write_text(text)
+            outcomes = [one for _, one in count_results.count(pathlib.Path(folder))]
+        return tuple(outcomes.count(kind) for kind in ("passed", "failed", "skipped"))
+
+    def test_cases_of_a_program(self):
+        text = ('<testsuites><testsuite><testcase classname="A" name="x" status="run"/>'
+                '<testcase classname="A" name="y" status="run"><failure message="no"/></testcase>'
+                '<testcase classname="A" name="z" status="run"><skipped message="no GPU"/></testcase></testsuite></testsuites>')
+        self.assertEqual(self.count([("t", "fail", "<failure/>")], {"t.xml": text}), (1, 1, 1))
+
+    def test_a_crash_is_a_failure(self):
+        self.assertEqual(self.count([("t", "fail", "<failure/>")], {}), (0, 1, 0))
+        self.assertEqual(self.count([("t", "fail", "<failure/>")], {"t.xml": "<testsuites><tests"}), (0, 1, 0))
+
+    def test_a_bad_exit_after_good_cases_is_a_failure(self):
+        self.assertEqual(self.count([("t", "fail", "<failure/>")], {"t.xml": self.PASSED}), (1, 1, 0))
+        self.assertEqual(self.count([("t", "run", "")], {"t.xml": self.PASSED}), (1, 0, 0))
+
+    def test_a_program_that_was_not_run(self):
+        self.assertEqual(self.count([("t", "notrun", "<skipped/>")], {}), (0, 0, 1))
 
 
 def main():
