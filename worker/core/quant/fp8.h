@@ -11,17 +11,17 @@
 
 namespace coat {
 
-// Where the fields lie, for both formats. kBias is that of the 8-bit exponent field.
-template <int kMantissaBits, int kBias, int kMaxCode>
+// Where the fields lie, for both formats. Bias is that of the 8-bit exponent field.
+template <int MantissaBits, int Bias, int MaxCode>
 struct Fp8Layout {
-  static constexpr int kShift = 23 - kMantissaBits;  // from the FP32 mantissa
-  static constexpr int kMaxFiniteCode = kMaxCode;
-  static constexpr std::int32_t kRebias = (127 - kBias) << 23;
+  static constexpr int kShift = 23 - MantissaBits;  // from the FP32 mantissa
+  static constexpr int kMaxFiniteCode = MaxCode;
+  static constexpr std::int32_t kRebias = (127 - Bias) << 23;
   static constexpr std::int32_t kMinNormalBits = kRebias + (1 << 23);
-  static constexpr std::int32_t kMaxBits = (kMaxCode << kShift) + kRebias;
+  static constexpr std::int32_t kMaxBits = (MaxCode << kShift) + kRebias;
   // Adding it to a value below the smallest normal one rounds that to a multiple of the smallest subnormal
   // one.
-  static constexpr std::int32_t kRounderBits = (127 + 1 - kBias - kMantissaBits + 23) << 23;
+  static constexpr std::int32_t kRounderBits = (127 + 1 - Bias - MantissaBits + 23) << 23;
 };
 using E4M3Layout = Fp8Layout<3, 7, 0x7E>;
 using E5M2Layout = Fp8Layout<2, 15, 0x7B>;
