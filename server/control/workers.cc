@@ -27,6 +27,26 @@ ServiceError bad_message(const std::string& field, const std::string& what, cons
   return invalid_argument({{field, what, fix}});
 }
 
+// What is wrong with a registration, if anything.
+std::optional<ServiceError> check_register(const v1::Register& message) {
+  if (!jobs::is_worker_id(message.worker_id())) {
+    return bad_message("register.worker_id",
+                       "\"" + message.worker_id().substr(0, 80) + "\" is no worker's id",
+                       "use 1 to 63 of a-z, 0-9 and -, not at the ends");
+  }
+  std::set<int> indices;
+  for (const v1::Device& device : message.devices()) {
+    const bool known_kind = device.kind() == v1::Device::CPU || device.kind() == v1::Device::CUDA;
+    if (!known_kind || device.index() < 0 || device.memory_bytes() < 0 ||
+        !indices.insert(device.index()).second) {
+      return bad_message("register.devices",
+                         "device " + std::to_string(device.index()) + " is not valid, or listed twice",
+                         "list each device once, with its kind");
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 fleet::WorkerEntry* Controller::entry_of(const fleet::WorkerLink* link) {
@@ -82,6 +102,10 @@ void Controller::handle(const std::shared_ptr<fleet::WorkerLink>& link, v1::Work
 }
 
 void Controller::enter(const std::shared_ptr<fleet::WorkerLink>& link, const v1::Register& message) {
+  if (const auto error = check_register(message)) {
+    link->close(*error);
+    return;
+  }
   Result<fleet::WorkerBook::Registration> entered =
       workers_.enter(message, link, clock_.now(), clock_.system_now());
   if (!entered.ok()) {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "server/store/store.h"
-#include "tests/unit/server/store/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace coat::store {
 namespace {
@@ -18,7 +18,7 @@ class AttemptFilesTest : public ::testing::Test {
   std::string all() { return files_.read("jobs/a-1", 2, StreamKind::kLog, 0, 1000); }
 
   testing::TemporaryFolder folder_;
-  AttemptFiles files_{folder_.path() / "attempts"};
+  AttemptFiles files_{std::filesystem::path(folder_.path()) / "attempts"};
 };
 
 TEST_F(AttemptFilesTest, AppendsInOrder) {
@@ -26,7 +26,8 @@ TEST_F(AttemptFilesTest, AppendsInOrder) {
   EXPECT_EQ(append(6, "world"), 11);
   EXPECT_EQ(all(), "hello world");
   EXPECT_EQ(files_.size("jobs/a-1", 2, StreamKind::kLog), 11);
-  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "attempts" / "a-1" / "2" / "log"));
+  EXPECT_TRUE(
+      std::filesystem::exists(std::filesystem::path(folder_.path()) / "attempts" / "a-1" / "2" / "log"));
 }
 
 TEST_F(AttemptFilesTest, RepeatsAreIgnoredAndOverlapsCut) {
@@ -49,7 +50,8 @@ TEST_F(AttemptFilesTest, KindsAndAttemptsAreApart) {
   EXPECT_EQ(files_.append("jobs/a-1", 2, StreamKind::kMetrics, 0, "{}\n"), 3);
   EXPECT_EQ(files_.size("jobs/a-1", 1, StreamKind::kLog), 0);
   EXPECT_EQ(all(), "log");
-  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "attempts" / "a-1" / "2" / "metrics.jsonl"));
+  EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(folder_.path()) / "attempts" / "a-1" / "2" /
+                                      "metrics.jsonl"));
 }
 
 TEST_F(AttemptFilesTest, ReadsPieces) {
@@ -61,7 +63,7 @@ TEST_F(AttemptFilesTest, ReadsPieces) {
 }
 
 TEST_F(AttemptFilesTest, WhereItCannotWriteItSaysSo) {
-  std::ofstream(folder_.path() / "attempts") << "a file";
+  std::ofstream(folder_ / "attempts") << "a file";
   EXPECT_THROW(append(0, "x"), StoreError);
 }
 

@@ -14,7 +14,7 @@
 
 #include "server/store/schema.h"
 #include "server/store/state_folder.h"
-#include "tests/unit/server/store/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace coat::store {
 namespace {
@@ -47,7 +47,7 @@ JobRow job(std::int64_t order) {
 
 TEST(SqliteStoreCrash, NoAcknowledgedJobIsLostByKill9) {
   testing::TemporaryFolder folder;
-  const std::filesystem::path file = folder.path() / "coat.db";
+  const std::filesystem::path file = std::filesystem::path(folder.path()) / "coat.db";
   std::mt19937 random(7);
   std::set<std::int64_t> acknowledged;
   std::int64_t next = 1;
@@ -85,7 +85,7 @@ TEST(SqliteStoreCrash, NoAcknowledgedJobIsLostByKill9) {
 
 TEST(SqliteStore, ANewerSchemaIsRefused) {
   testing::TemporaryFolder folder;
-  const std::filesystem::path file = folder.path() / "coat.db";
+  const std::filesystem::path file = std::filesystem::path(folder.path()) / "coat.db";
   { SqliteStore store({.file = file}, real_clock()); }
   {
     Connection connection(file.string(), Connection::Mode::kReadWrite);
@@ -102,14 +102,15 @@ TEST(SqliteStore, ANewerSchemaIsRefused) {
 
 TEST(SqliteStore, AFileThatIsNoDatabaseIsRefused) {
   testing::TemporaryFolder folder;
-  std::ofstream(folder.path() / "coat.db") << std::string(5000, 'x');
-  EXPECT_THROW(SqliteStore({.file = folder.path() / "coat.db"}, real_clock()), StoreError);
+  std::ofstream(folder / "coat.db") << std::string(5000, 'x');
+  EXPECT_THROW(SqliteStore({.file = std::filesystem::path(folder.path()) / "coat.db"}, real_clock()),
+               StoreError);
 }
 
 TEST(SqliteStore, TheLogIsWrittenBackByTheClock) {
   testing::TemporaryFolder folder;
   ManualClock clock;
-  const std::filesystem::path file = folder.path() / "coat.db";
+  const std::filesystem::path file = std::filesystem::path(folder.path()) / "coat.db";
   std::atomic<std::int64_t> wal{0};
   SqliteStore store(
       {.file = file, .on_commit = [&wal](std::chrono::duration<double>, std::int64_t bytes) { wal = bytes; }},
@@ -130,9 +131,9 @@ TEST(SqliteStore, TheLogIsWrittenBackByTheClock) {
 
 TEST(StateFolder, ASecondOwnerIsRefusedAndToldTheFirstOne) {
   testing::TemporaryFolder folder;
-  const StateFolder first(folder.path() / "state");
+  const StateFolder first(std::filesystem::path(folder / "state"));
   try {
-    const StateFolder second(folder.path() / "state");
+    const StateFolder second(std::filesystem::path(folder / "state"));
     FAIL() << "two owners";
   } catch (const StoreError& error) {
     EXPECT_NE(std::string(error.what()).find(std::to_string(::getpid())), std::string::npos) << error.what();
@@ -148,9 +149,9 @@ TEST(StateFolder, ItIsFreeAgainAfterItsOwner) {
 
 TEST(StateFolder, AFolderThatCannotBeMadeIsRefused) {
   testing::TemporaryFolder folder;
-  std::ofstream(folder.path() / "file") << "x";
+  std::ofstream(folder / "file") << "x";
   try {
-    const StateFolder state(folder.path() / "file" / "state");
+    const StateFolder state(std::filesystem::path(folder / "file") / "state");
     FAIL() << "it was made";
   } catch (const StoreError& error) {
     EXPECT_NE(std::string(error.what()).find("--state-dir"), std::string::npos) << error.what();
@@ -169,7 +170,7 @@ TEST(StateFolder, AFolderThatTakesNoFilesIsRefused) {
 
 TEST(WriteFileAtomically, ReplacesTheContent) {
   testing::TemporaryFolder folder;
-  const std::filesystem::path file = folder.path() / "f";
+  const std::filesystem::path file = std::filesystem::path(folder.path()) / "f";
   write_file_atomically(file, "one");
   write_file_atomically(file, "two");
   std::ifstream in(file);
@@ -177,7 +178,7 @@ TEST(WriteFileAtomically, ReplacesTheContent) {
   in >> text;
   EXPECT_EQ(text, "two");
   EXPECT_FALSE(std::filesystem::exists(file.string() + ".new"));
-  EXPECT_THROW(write_file_atomically(folder.path() / "none" / "f", "x"), StoreError);
+  EXPECT_THROW(write_file_atomically(std::filesystem::path(folder / "none") / "f", "x"), StoreError);
 }
 
 }  // namespace

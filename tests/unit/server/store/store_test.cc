@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "server/store/sqlite_store.h"
-#include "tests/unit/server/store/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace coat::store {
 namespace {
