@@ -61,9 +61,11 @@ TEST(Fence, AWorkerThatIsBackInTimeKeepsItsJob) {
   service.worker("w1").signal(SIGSTOP);
   ASSERT_TRUE(service.worker_reaches("w1", v1::Worker::LOST));
   EXPECT_EQ(service.attempt(id, 1).state(), v1::Attempt::LOST);
-  EXPECT_EQ(service.job(id).state(), v1::Job::RUNNING);
+  EXPECT_EQ(service.job(id).state(), v1::Job::PENDING);
+  EXPECT_EQ(service.job(id).pending_status().reason(), v1::PendingStatus::WORKER_LOST);
   service.worker("w1").signal(SIGCONT);
   ASSERT_TRUE(service.worker_reaches("w1", v1::Worker::READY));
+  EXPECT_TRUE(service.reaches(id, v1::Job::RUNNING));
   ::kill(trainers[0], SIGCONT);
   ASSERT_TRUE(service.reaches(id, v1::Job::SUCCEEDED));
   EXPECT_EQ(service.job(id).attempt_count(), 1);
