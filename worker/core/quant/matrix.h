@@ -23,7 +23,7 @@ struct Matrix {
   TensorFormat format;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  operator ConstMatrix() const { return {data, scale, format, rows, cols}; }  // NOLINT(google-explicit-constructor)
+  operator ConstMatrix() const { return {data, scale, format, rows, cols}; }  // NOLINT: as T* to const T*
 };
 
 }  // namespace coat
