@@ -71,7 +71,9 @@ class StreamsTest : public ServiceTest {
     v1::StreamLogsResponse response;
     while (reader->Read(&response)) {
       EXPECT_LE(response.data().size(), 256U << 10);
-      if (!response.end()) EXPECT_EQ(response.offset(), offset + static_cast<std::int64_t>(log.data.size()));
+      if (!response.end()) {
+        EXPECT_EQ(response.offset(), offset + static_cast<std::int64_t>(log.data.size()));
+      }
       log.data += response.data();
       if (response.end()) {
         log.end = true;
@@ -230,7 +232,9 @@ TEST_F(StreamsTest, AReaderThatIsTooSlowIsEndedAndCanResume) {
   const std::string first = submit().name();
   v1::WatchJobsResponse response;
   ASSERT_TRUE(reader->Read(&response));
-  while (!response.has_event()) ASSERT_TRUE(reader->Read(&response));
+  while (!response.has_event()) {
+    ASSERT_TRUE(reader->Read(&response));
+  }
   // It reads no more, while more happens than its queue and the transport's window hold.
   v1::JobSpec large = small_spec();
   large.mutable_sample()->set_prompt(std::string(400, 'p'));

@@ -29,6 +29,15 @@ class WorkerServiceTest : public ServiceTest {
     }
     return {};
   }
+  // Time passes, and the controller hears of the worker before and after.
+  ::testing::AssertionResult lives_through(FakeWorker& from, const std::string& name, seconds time) {
+    clock_.advance(time);
+    from.heartbeat();
+    const auto now = std::chrono::duration_cast<seconds>(clock_.system_now().time_since_epoch()).count();
+    if (eventually([&] { return worker(name).heartbeat_time().seconds() >= now; }))
+      return ::testing::AssertionSuccess();
+    return ::testing::AssertionFailure() << worker(name).ShortDebugString();
+  }
   ::testing::AssertionResult attempt_reaches(const std::string& job, std::size_t index,
                                              v1::Attempt::State state) {
     if (eventually([&] { return attempts(job).size() > index && attempt(job, index).state() == state; })) {
@@ -151,10 +160,8 @@ TEST_F(WorkerServiceTest, AnEstimateThatFailsIsAskedForAgainAndThenGivenUp) {
     if (i == 2) break;
     EXPECT_TRUE(eventually(
         [&] { return get(name).pending_status().message().find("no trainer") != std::string::npos; }));
-    for (int step = 0; step < 4; ++step) {  // with heartbeats, so that the lease holds
-      worker.heartbeat();
-      ASSERT_TRUE(eventually([&] { return this->worker("workers/w").state() == v1::Worker::READY; }));
-      clock_.advance(seconds(6));
+    for (int step = 0; step < 4; ++step) {
+      ASSERT_TRUE(lives_through(worker, "workers/w", seconds(6)));
     }
   }
   EXPECT_TRUE(reaches(name, v1::Job::FAILED));
@@ -256,12 +263,10 @@ TEST_F(WorkerServiceTest, ALostWorkerThatStaysAwayIsFencedAndItsLateReportRefuse
   FakeWorker other(channel_);
   other.enter(FakeWorker::hello("two"));
   EXPECT_FALSE(other.has(Message::kAssign)) << "LOST is not ended";
-  for (int i = 0; i < 3; ++i) {  // `two` lives while the time passes
-    other.heartbeat();
-    ASSERT_TRUE(eventually([&] { return this->worker("workers/two").state() == v1::Worker::READY; }));
-    clock_.advance(seconds(10));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(other.has(Message::kAssign)) << "not before the fence";
+    ASSERT_TRUE(lives_through(other, "workers/two", seconds(10)));
   }
-  clock_.advance(seconds(1));
   EXPECT_TRUE(attempt_reaches(name, 0, v1::Attempt::FENCED));
   const v1::Assign second = other.next_assign();
   EXPECT_EQ(second.attempt(), name + "/attempts/2");
