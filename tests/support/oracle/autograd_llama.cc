@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include "tests/support/oracle/fake_quantize.h"
 

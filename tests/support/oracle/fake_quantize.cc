@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 namespace coat::oracle {
 namespace {

@@ -64,7 +64,7 @@ void for_each_chunk(std::int64_t tokens, std::int64_t step, const Body& body) {
 
 // y := its gradient. Returns the sum of the losses.
 at::Tensor losses_and_gradients(const LayerContext& context, const HeadWeights& weights,
-                            const HeadTargets& targets, const at::Tensor& y) {
+                                const HeadTargets& targets, const at::Tensor& y) {
   const std::int64_t vocab = weights.head->value.size(0);
   const std::int64_t step = head_chunk_tokens(vocab, y.size(0));
   const at::Tensor weight = bf16_weight(context, *weights.head);

@@ -1,6 +1,6 @@
 // workspace_bytes: the tensors of one forward_backward, held and freed on paper in the order of
 // worker/core/layers. A change there that holds a tensor longer belongs here too;
-// tests/unit/worker/core/model compares both within 2 %.
+// tests/unit/worker/core/model compares both.
 #include <algorithm>
 
 #include "worker/core/layers/attention_core.h"

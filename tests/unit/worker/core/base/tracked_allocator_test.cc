@@ -1,13 +1,12 @@
 // The counting allocator: what it counts, its peak, and its limit.
 #include "worker/core/base/tracked_allocator.h"
 
-#include <gtest/gtest.h>
-
 #include <thread>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <gtest/gtest.h>
 
 #include "worker/core/base/error.h"
 

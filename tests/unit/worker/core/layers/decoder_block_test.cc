@@ -1,11 +1,10 @@
 // One decoder layer, and each of its halves, against autograd in FP64.
 #include "worker/core/layers/decoder_block.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 #include "tests/support/oracle/autograd_llama.h"
 #include "tests/support/oracle/compare.h"
@@ -32,11 +31,12 @@ spec::ModelSpec model_of(const BlockShape& shape) {
   return model;
 }
 
-Result by_oracle(const BlockShape& shape, const oracle::Weights& weights, const at::Tensor& h, const at::Tensor& dy,
-                 const Recipe* emulated) {
+Result by_oracle(const BlockShape& shape, const oracle::Weights& weights, const at::Tensor& h,
+                 const at::Tensor& dy, const Recipe* emulated) {
   const at::Tensor x = h.to(at::kDouble).set_requires_grad(true);
-  const at::Tensor y = oracle::decoder_block({.emulated = emulated}, model_of(shape), weights, "model.layers.0.", x,
-                                             shape.attention.sequences, shape.attention.length);
+  const at::Tensor y =
+      oracle::decoder_block({.emulated = emulated}, model_of(shape), weights, "model.layers.0.", x,
+                            shape.attention.sequences, shape.attention.length);
   y.backward(dy.to(at::kDouble));
   return {y.detach(), x.grad()};
 }
@@ -96,11 +96,12 @@ std::vector<Case> cases() {
 INSTANTIATE_TEST_SUITE_P(Shapes, DecoderBlock, ::testing::ValuesIn(cases()), [](const auto& test) {
   const AttentionShape& shape = test.param.shape.attention;
   return std::string(test.param.recipe_name) + "_b" + std::to_string(shape.sequences) + "_s" +
-         std::to_string(shape.length) + "_n" + std::to_string(shape.heads) + "_k" + std::to_string(shape.kv_heads);
+         std::to_string(shape.length) + "_n" + std::to_string(shape.heads) + "_k" +
+         std::to_string(shape.kv_heads);
 });
 
-// COAT.md 5.5 fact 28, with weights as a fresh model has them: adding the residual's gradient and its quantized copy would
-// double it.
+// COAT.md 5.5 fact 28, with weights as a fresh model has them: adding the residual's gradient and its
+// quantized copy would double it.
 TEST(DecoderBlockGradient, OfTheResidualIsCountedOnce) {
   const BlockShape shape{{2, 64, 8, 8, 64}, 1376};
   const Recipe& precision = recipe("coat");
@@ -112,7 +113,8 @@ TEST(DecoderBlockGradient, OfTheResidualIsCountedOnce) {
   const at::Tensor h = random_bf16({shape.attention.tokens(), shape.attention.width()}, 1.0, 1);
   const at::Tensor dy = random_bf16(h.sizes(), 1e-3, 2);
   DecoderBlockSaved saved;
-  decoder_block_forward(context, block.weights, shape.attention, entering(context, h), NextNorm::kStored, saved);
+  decoder_block_forward(context, block.weights, shape.attention, entering(context, h), NextNorm::kStored,
+                        saved);
   const at::Tensor dx =
       decoder_block_backward(context, block.weights, shape.attention, saved, {dy.clone(), {}}).value;
   const at::Tensor exact =
@@ -121,7 +123,8 @@ TEST(DecoderBlockGradient, OfTheResidualIsCountedOnce) {
   EXPECT_NEAR(oracle::norm_ratio(dx, exact), 1.0, 0.01);
 }
 
-// Fact 27: what the norm reads in forward is what it saved, and a backward from the same tensors repeats its output.
+// Fact 27: what the norm reads in forward is what it saved, and a backward from the same tensors repeats its
+// output.
 TEST(DecoderBlockSavedTensors, AreWhatTheRecipeSays) {
   const BlockShape shape;
   const std::int64_t tokens = shape.attention.tokens();
@@ -131,7 +134,8 @@ TEST(DecoderBlockSavedTensors, AreWhatTheRecipeSays) {
     const LayerContext context = cpu_context(precision);
     BlockFixture block(shape);
     DecoderBlockSaved saved;
-    decoder_block_forward(context, block.weights, shape.attention, entering(context, h), NextNorm::kStored, saved);
+    decoder_block_forward(context, block.weights, shape.attention, entering(context, h), NextNorm::kStored,
+                          saved);
     EXPECT_EQ(saved.attention.norm.x.format, precision.saved_nonlinear);
     EXPECT_EQ(saved.mlp.norm.x.format, precision.saved_nonlinear);
     EXPECT_EQ(saved.mlp.gate.format, precision.saved_nonlinear);
@@ -153,7 +157,8 @@ TEST(DecoderBlockSavedTensors, NormOutputIsRecomputedBitForBit) {
   const Parameter& weight = *block.weights.attention.norm;
   const BoundedTensor y =
       rms_norm_forward(context, weight, 1e-5f, residual.stored, context.recipe.linear_operand, saved);
-  const BoundedTensor again = rms_norm_recompute(context, weight, 1e-5f, context.recipe.linear_operand, saved);
+  const BoundedTensor again =
+      rms_norm_recompute(context, weight, 1e-5f, context.recipe.linear_operand, saved);
   EXPECT_TRUE(at::equal(y.value, again.value));
   EXPECT_TRUE(at::equal(y.amax, again.amax));
   EXPECT_FLOAT_EQ(y.amax.item<float>(), y.value.abs().max().item<float>());

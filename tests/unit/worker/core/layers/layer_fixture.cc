@@ -1,5 +1,7 @@
 #include "tests/unit/worker/core/layers/layer_fixture.h"
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 
 #include "tests/support/oracle/compare.h"
@@ -19,7 +21,8 @@ BlockFixture::BlockFixture(const BlockShape& shape) {
   const std::int64_t hidden = shape.attention.width();
   const std::int64_t kv = shape.attention.kv_width();
   const auto add = [&](const char* name, at::IntArrayRef sizes) {
-    Parameter& parameter = parameters.add(std::string("model.layers.0.") + name + ".weight", sizes, true, at::kCPU);
+    Parameter& parameter =
+        parameters.add(std::string("model.layers.0.") + name + ".weight", sizes, true, at::kCPU);
     const bool is_norm = sizes.size() == 1;
     const double deviation = is_norm ? 0.2 : 1 / std::sqrt(static_cast<double>(sizes.back()));
     parameter.value.copy_(oracle::random_normal(sizes, deviation, parameter.id + 100));

@@ -8,6 +8,7 @@
 #include "tests/support/oracle/compare.h"
 #include "tests/unit/worker/core/layers/layer_fixture.h"
 #include "worker/core/base/error.h"
+#include "worker/core/kernels/cuda/cuda_kernels.h"
 #include "worker/core/layers/embedding.h"
 #include "worker/core/layers/head.h"
 #include "worker/core/layers/linear.h"
@@ -224,12 +225,21 @@ TEST(AttentionCore, ForwardAndBackwardRoundOnce) {
   }
 }
 
-TEST(AttentionCore, NamesTheDeviceThatHasNone) {
-  try {
-    attention_core(at::Device(at::kCUDA, 0));
-    FAIL() << "no CUDA version exists yet";
-  } catch (const UnsupportedError& error) {
-    EXPECT_NE(std::string(error.what()).find("cuda"), std::string::npos) << error.what();
+// A build without CUDA kernels has no attention for it either, and says what to do.
+TEST(AttentionCore, OfCudaGoesWithTheKernels) {
+  const auto error_of = [](const auto& get) -> std::string {
+    try {
+      get();
+    } catch (const UnsupportedError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string kernels_error = error_of([] { kernels::cuda_kernels(); });
+  const std::string attention_error = error_of([] { attention_core(at::kCUDA); });
+  EXPECT_EQ(attention_error.empty(), kernels_error.empty());
+  if (!attention_error.empty()) {
+    EXPECT_NE(attention_error.find("resources.device: cpu"), std::string::npos) << attention_error;
   }
 }
 

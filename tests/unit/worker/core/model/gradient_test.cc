@@ -1,11 +1,12 @@
 // Loss and every gradient of whole models against autograd in FP64.
 //
-// Tolerances are earned: next to the model runs a straightforward implementation of the same recipe in the oracle, which rounds
-// every stored tensor at the same places. Both are measured against exact FP64 arithmetic; the model may be at most kFactor
-// times as far from it as that implementation is.
-#include <gtest/gtest.h>
+// Tolerances are earned: next to the model runs a straightforward implementation of the same recipe in the
+// oracle, which rounds every stored tensor at the same places. Both are measured against exact FP64
+// arithmetic; the model may be at most kFactor times as far from it as that implementation is.
+#include <cmath>
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 #include "tests/support/oracle/autograd_llama.h"
 #include "tests/support/oracle/compare.h"
@@ -16,9 +17,9 @@ namespace {
 
 constexpr double kFactor = 1.5;
 
-// An absolute bound beside it: independent roundings add up as a random walk along the path. Root mean square of one rounding
-// (COAT.md 5.1 fact 8): BF16 2^-9; E4M3 0.026, E5M2 0.052. A layer's path has 24 of BF16 forward and backward, 12 of
-// E4M3 and 8 of E5M2 under recipe coat; norm and head add 6 of BF16.
+// An absolute bound beside it: independent roundings add up as a random walk along the path. Root mean square
+// of one rounding (COAT.md 5.1 fact 8): BF16 2^-9; E4M3 0.026, E5M2 0.052. A layer's path has 24 of BF16
+// forward and backward, 12 of E4M3 and 8 of E5M2 under recipe coat; norm and head add 6 of BF16.
 double random_walk(const std::string& recipe_name, std::int64_t layers) {
   const auto n = static_cast<double>(layers);
   const double bf16 = (24 * n + 6) * std::pow(2.0, -18);
@@ -51,13 +52,14 @@ class ModelGradient : public ::testing::TestWithParam<Case> {};
 
 TEST_P(ModelGradient, IsAsNearToExactArithmeticAsAStraightforwardImplementation) {
   const Shape& shape = GetParam().shape;
+  const Recipe precision = recipe_named(GetParam().recipe);
   const auto model = make_model(shape, GetParam().recipe);
   const MicroBatch batch = make_batch(shape, 3, GetParam().masked);
   model->parameters().zero_gradients();
   const double loss = model->forward_backward(batch, static_cast<float>(1 / counting(batch)), nullptr);
 
   const Reference exact = reference(shape, model->parameters(), batch, nullptr);
-  const Reference plain = reference(shape, model->parameters(), batch, &recipe(GetParam().recipe));
+  const Reference plain = reference(shape, model->parameters(), batch, &precision);
   EXPECT_NEAR(loss, exact.loss, kFactor * std::abs(plain.loss - exact.loss) + 2e-3 * exact.loss);
   EXPECT_DOUBLE_EQ(loss, model->loss(batch));
   const double head_norm = exact.weights.at("model.norm.weight").grad().norm().item<double>();
@@ -87,12 +89,15 @@ std::vector<Case> cases() {
     all.push_back({Shape{.sequences = 3, .length = 1}, name});
     all.push_back({Shape{.hidden = 36, .intermediate = 50, .heads = 6, .kv_heads = 3, .sequences = 5}, name});
   }
+  all.push_back({Shape{.kv_heads = 2}, "coat_saved"});
+  all.push_back({Shape{.kv_heads = 2}, "coat_attention"});
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, ModelGradient, ::testing::ValuesIn(cases()), [](const auto& test) {
-  return test.param.recipe + "_" + test.param.shape.name() + (test.param.masked ? "_masked" : "");
-});
+std::string name_of(const Case& c) { return c.recipe + "_" + c.shape.name() + (c.masked ? "_masked" : ""); }
+
+INSTANTIATE_TEST_SUITE_P(Shapes, ModelGradient, ::testing::ValuesIn(cases()),
+                         [](const auto& test) { return name_of(test.param); });
 
 }  // namespace
 }  // namespace coat

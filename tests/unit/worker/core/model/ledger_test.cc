@@ -1,7 +1,7 @@
 // The ledger's closed forms against the tensors that a step really holds.
-#include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 #include "tests/unit/worker/core/model/model_fixture.h"
 #include "worker/core/base/tracked_allocator.h"
@@ -30,6 +30,14 @@ TEST(Ledger, MatchesThePublishedArithmeticOfLlama2) {
   EXPECT_NEAR(per_token("bf16"), 153'736, 0.01 * 153'736);
 }
 
+TEST(Ledger, MatchesTheRowOfFp8Attention) {
+  Recipe all_fp8 = recipe("coat");
+  all_fp8.saved_nonlinear = {Format::kE4M3, Scaling::kGroup, 128, Format::kFp32};
+  all_fp8.saved_attention = all_fp8.saved_nonlinear;
+  const auto per_token = static_cast<double>(saved_bytes_of_layer(llama2_7b_layer(), all_fp8, 4096)) / 4096;
+  EXPECT_NEAR(per_token, 48'200, 0.01 * 48'200);
+}
+
 struct Case {
   Shape shape;
   std::string recipe;
@@ -37,16 +45,31 @@ struct Case {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* name : {"bf16", "coat"}) {
-    all.push_back({Shape{.vocab = 256, .hidden = 128, .intermediate = 344, .sequences = 4, .length = 128}, name});
-    all.push_back({Shape{.vocab = 256, .hidden = 256, .intermediate = 688, .sequences = 8, .length = 256}, name});
-    all.push_back({Shape{.vocab = 3001, .hidden = 64, .intermediate = 96, .kv_heads = 2, .sequences = 3, .length = 200},
+  for (const char* name : {"bf16", "coat", "coat_saved", "coat_attention"}) {
+    all.push_back(
+        {Shape{.vocab = 256, .hidden = 128, .intermediate = 344, .sequences = 4, .length = 128}, name});
+    all.push_back(
+        {Shape{.vocab = 256, .hidden = 256, .intermediate = 688, .sequences = 3, .length = 64}, name});
+    all.push_back(
+        {Shape{.vocab = 3001, .hidden = 64, .intermediate = 96, .kv_heads = 2, .sequences = 3, .length = 200},
+         name});
+    all.push_back({Shape{.vocab = 64,
+                         .hidden = 72,
+                         .intermediate = 1000,
+                         .heads = 6,
+                         .kv_heads = 1,
+                         .tied = true,
+                         .sequences = 7,
+                         .length = 129},
                    name});
-    all.push_back({Shape{.vocab = 64, .hidden = 72, .intermediate = 1000, .heads = 6, .kv_heads = 1, .tied = true,
-                         .sequences = 7, .length = 129},
-                   name});
-    all.push_back({Shape{.vocab = 64, .hidden = 128, .intermediate = 128, .layers = 1, .heads = 2, .kv_heads = 1,
-                         .sequences = 2, .length = 1000},
+    all.push_back({Shape{.vocab = 64,
+                         .hidden = 128,
+                         .intermediate = 128,
+                         .layers = 1,
+                         .heads = 2,
+                         .kv_heads = 1,
+                         .sequences = 2,
+                         .length = 1000},
                    name});
   }
   return all;
@@ -58,7 +81,7 @@ TEST_P(LedgerOfModel, EqualsWhatAStepHolds) {
   cpu_memory::install();
   const Shape& shape = GetParam().shape;
   const spec::ModelSpec spec = shape.model();
-  const Recipe& precision = recipe(GetParam().recipe);
+  const Recipe precision = recipe_named(GetParam().recipe);
   const std::int64_t tokens = shape.sequences * shape.length;
 
   const std::int64_t before = cpu_memory::current();
@@ -79,12 +102,14 @@ TEST_P(LedgerOfModel, EqualsWhatAStepHolds) {
   EXPECT_EQ(model->saved_bytes(), saved_bytes_of_model(spec, precision, tokens));
   const std::int64_t predicted = saved_bytes_of_model(spec, precision, tokens) +
                                  workspace_bytes(spec, precision, {shape.sequences, shape.length});
-  EXPECT_NEAR(static_cast<double>(predicted), static_cast<double>(held), 0.02 * static_cast<double>(held));
+  RecordProperty("held", std::to_string(held));
+  RecordProperty("predicted", std::to_string(predicted));
+  // 2 % are promised; all that differs are scalars (amax, the sum of losses).
+  EXPECT_NEAR(static_cast<double>(predicted), static_cast<double>(held), 1e-3 * static_cast<double>(held));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, LedgerOfModel, ::testing::ValuesIn(cases()), [](const auto& test) {
-  return test.param.recipe + "_" + test.param.shape.name();
-});
+INSTANTIATE_TEST_SUITE_P(Shapes, LedgerOfModel, ::testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.recipe + "_" + test.param.shape.name(); });
 
 TEST(Ledger, CountsParametersInTheRegistrysOrder) {
   for (const bool tied : {false, true}) {

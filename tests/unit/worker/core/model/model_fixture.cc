@@ -21,14 +21,27 @@ spec::ModelSpec Shape::model() const {
 }
 
 std::string Shape::name() const {
-  return "h" + std::to_string(hidden) + "_f" + std::to_string(intermediate) + "_n" + std::to_string(heads) + "_k" +
-         std::to_string(kv_heads) + "_b" + std::to_string(sequences) + "_s" + std::to_string(length) +
+  return "h" + std::to_string(hidden) + "_f" + std::to_string(intermediate) + "_n" + std::to_string(heads) +
+         "_k" + std::to_string(kv_heads) + "_b" + std::to_string(sequences) + "_s" + std::to_string(length) +
          (tied ? "_tied" : "_untied");
 }
 
+Recipe recipe_named(const std::string& name) {
+  if (name != "coat_saved" && name != "coat_attention") return recipe(name);
+  Recipe combination = recipe("coat");
+  combination.name = name;
+  if (name == "coat_saved") {
+    combination.save_norm_output = combination.save_activation = combination.save_product = true;
+  } else {
+    combination.saved_attention = combination.saved_nonlinear;
+  }
+  return combination;
+}
+
 std::unique_ptr<LanguageModel> make_model(const Shape& shape, const std::string& recipe_name) {
-  auto model = make_llama(shape.model(), recipe(recipe_name), kernels::cpu_kernels(), at::kCPU, 7);
-  // Weights large enough that every path carries gradient; norms away from 1 so that their place in the formula shows.
+  auto model = make_llama(shape.model(), recipe_named(recipe_name), kernels::cpu_kernels(), at::kCPU, 7);
+  // Weights large enough that every path carries gradient; norms away from 1 so that their place in the
+  // formula shows.
   for (Parameter* parameter : model->parameters().all()) {
     if (parameter->value.dim() == 1) {
       parameter->value.copy_(at::linspace(0.6, 1.4, parameter->value.numel()));

@@ -18,6 +18,10 @@ struct Shape {
   std::string name() const;
 };
 
+// A preset, or a combination that no preset has: "coat_saved" saves what coat recomputes, "coat_attention"
+// keeps q, k, v and the attention output in FP8 too.
+Recipe recipe_named(const std::string& name);
+
 std::unique_ptr<LanguageModel> make_model(const Shape& shape, const std::string& recipe_name);
 
 // Random tokens, the next of each as its target, every fifth target masked out where `masked`.

@@ -1,11 +1,10 @@
 // What must hold of a training pass whatever the numbers are.
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <gtest/gtest.h>
 
 #include "tests/support/oracle/autograd_llama.h"
 #include "tests/support/oracle/compare.h"
@@ -30,7 +29,8 @@ Pass run(LanguageModel& model, const MicroBatch& batch, float scale) {
   model.parameters().zero_gradients();
   Pass pass;
   pass.loss = model.forward_backward(batch, scale, nullptr);
-  for (const Parameter* parameter : model.parameters().all()) pass.gradients.push_back(parameter->gradient.clone());
+  for (const Parameter* parameter : model.parameters().all())
+    pass.gradients.push_back(parameter->gradient.clone());
   return pass;
 }
 
@@ -69,10 +69,10 @@ MicroBatch row_of(const MicroBatch& batch, std::int64_t row) {
   return {slice(batch.tokens), slice(batch.targets), slice(batch.mask), 1, batch.length};
 }
 
-// 1 x 8 and 8 x 1 differ in what shares a scale and in the order of sums, not in meaning. Without scales per tensor a row's
-// results are the same bits, and the FP32 sums of T tokens differ by at most T roundings. Under scales per tensor the codes of a
-// row depend on its batch: both are roundings of the same exact gradient, and the whole gradient of 8 x 1 may be no farther from
-// it than that of 1 x 8 is, but for chance.
+// 1 x 8 and 8 x 1 differ in what shares a scale and in the order of sums, not in meaning. Without scales per
+// tensor a row's results are the same bits, and the FP32 sums of T tokens differ by at most T roundings.
+// Under scales per tensor the codes of a row depend on its batch: both are roundings of the same exact
+// gradient, and the whole gradient of 8 x 1 may be no farther from it than that of 1 x 8 is, but for chance.
 TEST_P(ModelProperty, AccumulatedRowsEqualOneBatch) {
   const auto m = model(kShape);
   const MicroBatch batch = make_batch(kShape, 23, true);
@@ -120,7 +120,8 @@ TEST_P(ModelProperty, PowerOfTwoOfTheScaleScalesGradientsExactly) {
   const Pass small = run(*m, batch, 0x1p-26f);
   EXPECT_EQ(base.loss, small.loss);
   for (std::size_t i = 0; i < base.gradients.size(); ++i) {
-    EXPECT_LT(oracle::relative_error(small.gradients[i] * 0x1p20, base.gradients[i]), 1e-6) << "parameter " << i;
+    EXPECT_LT(oracle::relative_error(small.gradients[i] * 0x1p20, base.gradients[i]), 1e-6)
+        << "parameter " << i;
   }
 }
 
@@ -141,7 +142,8 @@ TEST_P(ModelProperty, MaskedTargetsDoNotMatter) {
   expect_same_bits(before, run(*m, batch, 0.01f));
 }
 
-// A token can only change logits from its own position on. Under recipe bf16: scales per tensor see all tokens.
+// A token can only change logits from its own position on. Under recipe bf16: scales per tensor see all
+// tokens.
 TEST(Causality, TheFutureIsNotSeen) {
   const Shape shape{.sequences = 1, .length = 12};
   const auto m = make_model(shape, "bf16");
@@ -201,7 +203,9 @@ TEST_P(ModelProperty, TheProbeChangesNothingAndSeesTheFormats) {
 
 TEST_P(ModelProperty, NonFiniteWeightsShowInTheLoss) {
   const auto m = model(kShape);
-  m->parameters().find("model.layers.0.mlp.up_proj.weight").value.fill_(std::numeric_limits<float>::quiet_NaN());
+  m->parameters()
+      .find("model.layers.0.mlp.up_proj.weight")
+      .value.fill_(std::numeric_limits<float>::quiet_NaN());
   EXPECT_FALSE(std::isfinite(m->loss(make_batch(kShape, 4))));
 }
 
@@ -217,7 +221,8 @@ TEST(InitialWeights, DependOnSeedAndIdAlone) {
   for (std::size_t i = 0; i < a->parameters().all().size(); ++i) {
     const Parameter& parameter = *a->parameters().all()[i];
     EXPECT_TRUE(at::equal(parameter.value, b->parameters().all()[i]->value)) << parameter.name;
-    EXPECT_EQ(at::equal(parameter.value, c->parameters().all()[i]->value), !parameter.decay) << parameter.name;
+    EXPECT_EQ(at::equal(parameter.value, c->parameters().all()[i]->value), !parameter.decay)
+        << parameter.name;
   }
 }
 
@@ -235,7 +240,8 @@ TEST(InitialWeights, HaveTheirDeviations) {
     // Of n numbers the deviation is known within 1 / sqrt(2 n), the mean within 1 / sqrt(n): five times that.
     const double n = static_cast<double>(parameter->value.numel());
     const double expected = output ? small : 0.02;
-    EXPECT_NEAR(parameter->value.std().item<double>(), expected, 5 * expected / std::sqrt(2 * n)) << parameter->name;
+    EXPECT_NEAR(parameter->value.std().item<double>(), expected, 5 * expected / std::sqrt(2 * n))
+        << parameter->name;
     EXPECT_NEAR(parameter->value.mean().item<double>(), 0, 5 * expected / std::sqrt(n)) << parameter->name;
   }
 }
