@@ -5,189 +5,20 @@
 #include <vector>
 
 #include "worker/core/base/error.h"
+#include "worker/core/kernels/cuda/adamw_parts.cuh"
+#include "worker/core/kernels/cuda/adamw_whole_tile.cuh"
 #include "worker/core/kernels/cuda/check.h"
 #include "worker/core/kernels/cuda/device_state.h"
 #include "worker/core/kernels/cuda/error_sums.cuh"
 #include "worker/core/kernels/cuda/error_sums.h"
 #include "worker/core/kernels/cuda/operations.h"
-#include "worker/core/quant/expansion.h"
-#include "worker/core/quant/philox.h"
 
 namespace coat::kernels::cuda {
 namespace {
 
+using namespace adamw_parts;
+
 constexpr int kThreads = 256;
-constexpr int kQuad = 4;                       // elements of a thread
-constexpr std::int64_t kTile = kWarp * kQuad;  // elements of a warp; groups never straddle two
-constexpr std::uint32_t kNoMagnitude = 0x7FFFFFFFu;
-
-struct Quad {
-  float x[kQuad];
-};
-
-// How one moment is stored, as device code needs it.
-struct MomentStore {
-  Format format = Format::kFp32;
-  int group = static_cast<int>(kTile);
-  bool stochastic = false;
-  int number = 1;  // keys its random numbers
-  const float* values = nullptr;
-  const float* boundaries = nullptr;
-  const double* largest_ratios = nullptr;
-};
-
-struct MomentData {
-  void* stored;
-  float* amax;
-  std::uint8_t* k16;
-};
-
-// AdamWTensor as the kernel reads it.
-struct TensorEntry {
-  float* value;
-  const float* gradient;
-  std::int64_t elements;
-  MomentData m, v;
-  std::int64_t first_index;
-  std::int64_t first_tile;
-  std::uint32_t id;
-  float weight_decay;
-  bool aligned;  // whole quads can be read at once
-};
-
-struct StepScalars {
-  const float* gradient_scale;
-  float beta1, beta2, eps, learning_rate, bias_correction1, root_bias_correction2;
-  std::uint64_t seed, step;
-};
-
-// The elements of one thread: `count` of them from `first` on.
-struct Span {
-  std::int64_t first;
-  int count;
-  bool whole;  // 4, aligned
-};
-
-__device__ Quad load_fp32(const float* data, const Span& span) {
-  if (span.whole) {
-    const float4 v = *reinterpret_cast<const float4*>(data + span.first);
-    return {{v.x, v.y, v.z, v.w}};
-  }
-  Quad quad;
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) quad.x[i] = i < span.count ? data[span.first + i] : 0.0f;
-  return quad;
-}
-
-__device__ void store_fp32(float* data, const Span& span, const Quad& quad) {
-  if (span.whole) {
-    *reinterpret_cast<float4*>(data + span.first) = make_float4(quad.x[0], quad.x[1], quad.x[2], quad.x[3]);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) {
-    if (i < span.count) data[span.first + i] = quad.x[i];
-  }
-}
-
-__device__ std::uint32_t load_codes(const std::uint8_t* codes, const Span& span) {
-  if (span.whole) return *reinterpret_cast<const std::uint32_t*>(codes + span.first);
-  std::uint32_t packed = 0;
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) {
-    if (i < span.count) packed |= static_cast<std::uint32_t>(codes[span.first + i]) << (8 * i);
-  }
-  return packed;
-}
-
-__device__ void store_codes(std::uint8_t* codes, const Span& span, std::uint32_t packed) {
-  if (span.whole) {
-    *reinterpret_cast<std::uint32_t*>(codes + span.first) = packed;
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) {
-    if (i < span.count) codes[span.first + i] = static_cast<std::uint8_t>(packed >> (8 * i));
-  }
-}
-
-__device__ float expanded_value(const float* values, float amax, std::uint32_t code) {
-  return __uint_as_float(__float_as_uint(amax * values[code & 0x7Fu]) | (code & 0x80u) << 24);
-}
-
-__device__ Quad expanded_values(const float* values, float amax, std::uint32_t packed, const Span& span) {
-  Quad quad;
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) {
-    quad.x[i] = i < span.count ? expanded_value(values, amax, (packed >> (8 * i)) & 0xFFu) : 0.0f;
-  }
-  return quad;
-}
-
-__device__ Quad load_moment(const MomentStore& store, const MomentData& data, const Span& span) {
-  if (store.format == Format::kFp32) return load_fp32(static_cast<const float*>(data.stored), span);
-  if (span.count == 0) return Quad{};
-  const std::int64_t group = span.first / store.group;
-  const float* values = store.values + 128 * data.k16[group];
-  return expanded_values(values, data.amax[group],
-                         load_codes(static_cast<const std::uint8_t*>(data.stored), span), span);
-}
-
-// [0, 1) for the elements of the span, by their index in the whole parameter.
-__device__ Quad uniforms(const PhiloxStream& random, std::int64_t index) {
-  Quad quad;
-  if (index % kQuad == 0) {
-    const PhiloxBlock block =
-        philox4x32(random.counter(static_cast<std::uint64_t>(index / kQuad)), random.key());
-#pragma unroll
-    for (int i = 0; i < kQuad; ++i) quad.x[i] = philox_uniform(block.word[i]);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kQuad; ++i) quad.x[i] = random.uniform(static_cast<std::uint64_t>(index + i));
-  }
-  return quad;
-}
-
-// Zero has no sign; another value never becomes zero.
-__device__ std::uint32_t with_sign(std::int32_t magnitude, float value) {
-  const std::uint32_t sign = (__float_as_uint(value) >> 24) & 0x80u;
-  return value != 0.0f ? static_cast<std::uint32_t>(magnitude > 1 ? magnitude : 1) | sign : 0u;
-}
-
-__device__ std::uint32_t encode_quad(const MomentStore& store, int k16, float amax, const Quad& quad,
-                                     const Quad& uniform) {
-  std::uint32_t packed = 0;
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) {
-    const float ratio = fabsf(quad.x[i]) / amax;
-    const std::int32_t magnitude =
-        store.stochastic ? stochastic_expanded_code(store.values + 128 * k16, ratio, uniform.x[i])
-                         : nearest_expanded_code(store.boundaries + 128 * k16, ratio);
-    packed |= with_sign(magnitude, quad.x[i]) << (8 * i);
-  }
-  return packed;
-}
-
-struct GroupRange {
-  std::uint32_t largest = 0;
-  std::uint32_t smallest = kNoMagnitude;  // of those that are not zero
-};
-
-// Of the group that this thread's elements lie in. Every lane of the warp takes part.
-__device__ GroupRange group_range(const Quad& quad, int group) {
-  GroupRange range;
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) {
-    const std::uint32_t bits = magnitude_bits(quad.x[i]);
-    range.largest = max(range.largest, bits);
-    range.smallest = min(range.smallest, bits == 0 ? kNoMagnitude : bits);
-  }
-  for (int offset = group / kQuad / 2; offset > 0; offset /= 2) {
-    range.largest = max(range.largest, __shfl_xor_sync(kWholeWarp, range.largest, offset));
-    range.smallest = min(range.smallest, __shfl_xor_sync(kWholeWarp, range.smallest, offset));
-  }
-  return range;
-}
 
 // Stores the moment and returns it as it will be read back. Elements beyond the span are 0 in `quad`. Every
 // lane of the warp takes part. measured: adds k of the group to *sums, by its first thread.
@@ -227,17 +58,26 @@ __device__ void store_moment(const MomentStore& store, const MomentData& data, c
   }
 }
 
-// New moments and value of the span, in FP32, from the old ones (COAT.md 1.2).
-__device__ void update(const StepScalars& s, float gradient_scale, float weight_decay, const Quad& gradient,
-                       Quad& value, Quad& m, Quad& v) {
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) {
-    const float g = gradient.x[i] * gradient_scale;
-    m.x[i] = s.beta1 * m.x[i] + (1.0f - s.beta1) * g;
-    v.x[i] = s.beta2 * v.x[i] + (1.0f - s.beta2) * (g * g);
-    const float denominator = (sqrtf(v.x[i]) / s.root_bias_correction2 + s.eps) * s.bias_correction1;
-    value.x[i] -= s.learning_rate * (m.x[i] / denominator + weight_decay * value.x[i]);
-  }
+// One tile of a tensor, by a warp; any formats, sizes and alignment.
+template <bool kMeasured>
+__device__ __noinline__ void step_tile(const TensorEntry& t, std::int64_t tile, const MomentStore& store1,
+                                       const MomentStore& store2, const StepScalars& scalars,
+                                       float gradient_scale, ErrorSums* m_sums, ErrorSums* v_sums) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const std::int64_t first = (tile - t.first_tile) * kTile + lane * kQuad;
+  const std::int64_t left = t.elements - first;
+  const Span span{first,
+                  static_cast<int>(left < 0       ? 0
+                                   : left < kQuad ? left
+                                                  : kQuad),
+                  t.aligned && left >= kQuad};
+  Quad m = load_moment(store1, t.m, span), v = load_moment(store2, t.v, span),
+       value = load_fp32(t.value, span);
+  update(scalars, gradient_scale, t.weight_decay, load_fp32(t.gradient, span), value, m, v);
+  store_fp32(t.value, span, value);
+  const PhiloxStream random{scalars.seed, scalars.step, t.id, 1};
+  store_moment<kMeasured>(store1, t.m, span, m, random, t.first_index, m_sums);
+  store_moment<kMeasured>(store2, t.v, span, v, random, t.first_index, v_sums);
 }
 
 // A warp takes tiles of the tensors, numbered through. measured: partial[2 * block] and the next are the
@@ -246,7 +86,6 @@ template <bool kMeasured>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(const TensorEntry* tensors, int count, std::int64_t tiles, MomentStore store1,
                  MomentStore store2, StepScalars scalars, ErrorSums* partial) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t warps = std::int64_t{gridDim.x} * (kThreads / kWarp);
   const float gradient_scale = scalars.gradient_scale != nullptr ? *scalars.gradient_scale : 1.0f;
   ErrorSums m_sums, v_sums;
@@ -254,25 +93,33 @@ __global__ void __launch_bounds__(kThreads)
   for (std::int64_t tile = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp; tile < tiles;
        tile += warps) {
     while (index + 1 < count && tensors[index + 1].first_tile <= tile) ++index;
-    const TensorEntry& t = tensors[index];
-    const std::int64_t first = (tile - t.first_tile) * kTile + lane * kQuad;
-    const std::int64_t left = t.elements - first;
-    const Span span{first,
-                    static_cast<int>(left < 0       ? 0
-                                     : left < kQuad ? left
-                                                    : kQuad),
-                    t.aligned && left >= kQuad};
-    Quad m = load_moment(store1, t.m, span), v = load_moment(store2, t.v, span),
-         value = load_fp32(t.value, span);
-    update(scalars, gradient_scale, t.weight_decay, load_fp32(t.gradient, span), value, m, v);
-    store_fp32(t.value, span, value);
-    const PhiloxStream random{scalars.seed, scalars.step, t.id, 1};
-    store_moment<kMeasured>(store1, t.m, span, m, random, t.first_index, &m_sums);
-    store_moment<kMeasured>(store2, t.v, span, v, random, t.first_index, &v_sums);
+    step_tile<kMeasured>(tensors[index], tile, store1, store2, scalars, gradient_scale, &m_sums, &v_sums);
   }
   if (kMeasured) {
     store_block_sums(m_sums, partial + 2 * blockIdx.x);
     store_block_sums(v_sums, partial + 2 * blockIdx.x + 1);
+  }
+}
+
+// The same where both moments are E4M3 in groups of 128, rounded stochastically: whole tiles in the fast way,
+// the rest as above. One block a multiprocessor, with the table of values in its shared memory.
+__global__ void __launch_bounds__(whole_tile::kThreads, 1)
+    whole_tiles_kernel(const TensorEntry* tensors, int count, std::int64_t tiles, MomentStore store1,
+                       MomentStore store2, StepScalars scalars) {
+  extern __shared__ char shared[];
+  const whole_tile::Tables tables = whole_tile::load_tables(shared, store1, store2);
+  const std::int64_t warps = std::int64_t{gridDim.x} * (whole_tile::kThreads / kWarp);
+  const float gradient_scale = scalars.gradient_scale != nullptr ? *scalars.gradient_scale : 1.0f;
+  int index = 0;
+  for (std::int64_t tile = (std::int64_t{blockIdx.x} * whole_tile::kThreads + threadIdx.x) / kWarp;
+       tile < tiles; tile += warps) {
+    while (index + 1 < count && tensors[index + 1].first_tile <= tile) ++index;
+    const TensorEntry& t = tensors[index];
+    if (t.aligned && t.first_index % kQuad == 0 && t.elements - (tile - t.first_tile) * kTile >= kTile) {
+      whole_tile::step(t, tile - t.first_tile, tables, scalars, gradient_scale);
+    } else {
+      step_tile<false>(t, tile, store1, store2, scalars, gradient_scale, nullptr, nullptr);
+    }
   }
 }
 
@@ -356,6 +203,15 @@ void adamw(const AdamWArgs& args, ErrorSums* m, ErrorSums* v, cudaStream_t strea
   const TensorEntry* table = upload(entries, stream);
   const int count = static_cast<int>(entries.size());
   const int blocks = blocks_for(tiles * kWarp, kThreads);
+  if (m == nullptr && v == nullptr && whole_tile::fits(store1) && whole_tile::fits(store2)) {
+    check(cudaFuncSetAttribute(whole_tiles_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               whole_tile::kSharedBytes),
+          "adamw");
+    const int one_each = DeviceState::current().multiprocessors();
+    whole_tiles_kernel<<<one_each, whole_tile::kThreads, whole_tile::kSharedBytes, stream>>>(
+        table, count, tiles, store1, store2, scalars);
+    return check_launch("adamw");
+  }
   if (m == nullptr && v == nullptr) {
     adamw_kernel<false>
         <<<blocks, kThreads, 0, stream>>>(table, count, tiles, store1, store2, scalars, nullptr);

@@ -38,8 +38,8 @@ class DeviceState {
   static DeviceState& current();
 
   static constexpr std::size_t kGemmWorkspaceBytes = std::size_t{32} << 20;  // NVIDIA's advice for Hopper
-  static constexpr std::size_t kGemmStagingBytes = std::size_t{64}
-                                                   << 20;  // an FP32 result waiting for its rounding
+  // An FP32 result that waits for its rounding: little enough that it never leaves the second-level cache.
+  static constexpr std::size_t kGemmStagingBytes = std::size_t{32} << 20;
 
   cublasLtHandle_t blas();
   void* gemm_workspace() { return gemm_workspace_.at_least(kGemmWorkspaceBytes, "gemm"); }

@@ -7,6 +7,14 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// Without accumulation, rows side by side.
+template <typename Out>
+__global__ void __launch_bounds__(kThreads) convert_kernel(Fp32Matrix staged, Out out, OneRow cover) {
+  for_each_chunk(cover, [&](std::int64_t row, std::int64_t col) {
+    store(out, row, col, load(staged, row, col), cover.lanes_per_group);
+  });
+}
+
 __global__ void __launch_bounds__(kThreads)
     finish_kernel(const float* staged, std::int64_t stride, DeviceMatrix out, bool accumulate, Cover cover) {
   for_each_chunk(cover, [&](std::int64_t row, std::int64_t col) {
@@ -29,8 +37,14 @@ __global__ void __launch_bounds__(kThreads)
 void finish_product(const float* staged, std::int64_t stride, const DeviceMatrix& out, bool accumulate,
                     cudaStream_t stream) {
   const Cover whole = cover(out.rows, out.cols, out);
-  finish_kernel<<<blocks_for(whole.total(), kThreads), kThreads, 0, stream>>>(staged, stride, out, accumulate,
-                                                                              whole);
+  const int blocks = blocks_for(whole.total(), kThreads);
+  if (is_grouped(out) && stride == out.cols && !accumulate) {
+    const ConstMatrix source{staged, nullptr, {Format::kFp32, Scaling::kNone}, out.rows, out.cols};
+    const Fp32Matrix in(as_one_row(input(source, "gemm")));
+    convert_kernel<<<blocks, kThreads, 0, stream>>>(in, GroupedE4M3(as_one_row(out)), one_row(out));
+  } else {
+    finish_kernel<<<blocks, kThreads, 0, stream>>>(staged, stride, out, accumulate, whole);
+  }
   check_launch("gemm");
 }
 

@@ -1,10 +1,13 @@
 // Reading and writing matrices in every storage format, 8 elements of a row at a time. Device code only.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
 #include <bit>
 #include <cstdint>
 
-#include "worker/core/kernels/cuda/device_matrix.h"
+#include "worker/core/kernels/cuda/typed_matrix.cuh"
 #include "worker/core/quant/bf16.h"
 #include "worker/core/quant/fp8.h"
 #include "worker/core/quant/scale.h"
@@ -44,9 +47,26 @@ __device__ inline void for_each_chunk(const Cover& cover, Body body) {
   }
 }
 
+// The same over matrices of one row.
+struct OneRow {
+  std::int64_t chunks = 0;
+  static constexpr int lanes_per_group = GroupedE4M3::group / kChunk;
+};
+inline OneRow one_row(const DeviceMatrix& m) { return {m.rows * m.cols / kChunk}; }
+template <typename Body>
+__device__ inline void for_each_chunk(const OneRow& cover, Body body) {
+  const std::int64_t end = (cover.chunks + kWarp - 1) / kWarp * kWarp;
+  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < end; i += stride) {
+    body(std::int64_t{0}, i * kChunk);
+  }
+}
+
 struct Codes {
   std::uint32_t x[kChunk];
 };
+
+__device__ constexpr float max_of(Format format) { return format == Format::kE4M3 ? 448.0f : 57344.0f; }
 
 // NaN compares above everything this way, so that a maximum keeps it.
 __device__ inline std::uint32_t magnitude_bits(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
@@ -58,12 +78,14 @@ __device__ inline std::uint32_t largest_magnitude(const Values& v) {
   return largest;
 }
 
-__device__ inline float scale_at(const DeviceMatrix& m, std::int64_t index) {
+template <typename M>
+__device__ inline float scale_at(const M& m, std::int64_t index) {
   if (m.scale_format == Format::kFp32) return static_cast<const float*>(m.scale)[index];
   return decode_bf16(static_cast<const std::uint16_t*>(m.scale)[index]);
 }
 
-__device__ inline void write_scale(const DeviceMatrix& m, std::int64_t index, float scale) {
+template <typename M>
+__device__ inline void write_scale(const M& m, std::int64_t index, float scale) {
   if (m.scale_format == Format::kFp32) {
     static_cast<float*>(m.scale)[index] = scale;
   } else {
@@ -181,9 +203,106 @@ __device__ inline void store_codes(const DeviceMatrix& m, std::int64_t row, std:
   }
 }
 
-// Decoded values of col .. col + 7; 0 beyond the row's end and beyond the last row.
-__device__ inline Values load(const DeviceMatrix& m, std::int64_t row, std::int64_t col) {
-  if (row >= m.rows) return Values{};
+// 8 codes of one byte as values, by the device's own conversion: the bits of decode_e4m3 and decode_e5m2.
+template <Format kFormat>
+__device__ inline Values decode_bytes(uint2 codes) {
+  constexpr auto kKind = kFormat == Format::kE4M3 ? __NV_E4M3 : __NV_E5M2;
+  const std::uint32_t words[2] = {codes.x, codes.y};
+  Values v;
+#pragma unroll
+  for (int i = 0; i < kChunk / 2; ++i) {
+    const auto pair = static_cast<__nv_fp8x2_storage_t>(words[i / 2] >> (16 * (i % 2)));
+    const float2 both = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, kKind)));
+    v.x[2 * i] = both.x;
+    v.x[2 * i + 1] = both.y;
+  }
+  return v;
+}
+
+// The bits of encode_e4m3 and encode_e5m2.
+template <Format kFormat>
+__device__ inline uint2 encode_bytes(const Values& v) {
+  constexpr auto kKind = kFormat == Format::kE4M3 ? __NV_E4M3 : __NV_E5M2;
+  std::uint32_t words[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const std::uint32_t low =
+        __nv_cvt_float2_to_fp8x2(make_float2(v.x[4 * i], v.x[4 * i + 1]), __NV_SATFINITE, kKind);
+    const std::uint32_t high =
+        __nv_cvt_float2_to_fp8x2(make_float2(v.x[4 * i + 2], v.x[4 * i + 3]), __NV_SATFINITE, kKind);
+    words[i] = low | high << 16;
+  }
+  return make_uint2(words[0], words[1]);
+}
+
+__device__ inline Values decode_words(uint4 codes) {
+  const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+  Values v;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    v.x[2 * i] = __uint_as_float(words[i] << 16);
+    v.x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
+  }
+  return v;
+}
+
+// The bits of encode_bf16, but for the payload of a NaN.
+__device__ inline uint4 encode_words(const Values& v) {
+  std::uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(v.x[2 * i], v.x[2 * i + 1]);
+    words[i] = *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+__device__ inline std::uint32_t largest_of_words(uint4 codes) {
+  const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    largest = max(largest, max(words[i] << 16 & 0x7FFF0000u, words[i] & 0x7FFF0000u));
+  }
+  return largest;
+}
+
+// The chunk at `index` of a Typed matrix, without its scale.
+template <typename M>
+__device__ inline Values load_typed(const M& m, std::int64_t index) {
+  if constexpr (M::format == Format::kFp32) {
+    const float4* data = reinterpret_cast<const float4*>(static_cast<const float*>(m.data) + index);
+    const float4 low = data[0], high = data[1];
+    return {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+  } else if constexpr (M::format == Format::kBf16) {
+    return decode_words(*reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(m.data) + index));
+  } else {
+    return decode_bytes<M::format>(
+        *reinterpret_cast<const uint2*>(static_cast<const std::uint8_t*>(m.data) + index));
+  }
+}
+
+template <typename M>
+__device__ inline void store_typed(const M& m, std::int64_t index, const Values& v) {
+  if constexpr (M::format == Format::kFp32) {
+    float4* data = reinterpret_cast<float4*>(static_cast<float*>(m.data) + index);
+    data[0] = make_float4(v.x[0], v.x[1], v.x[2], v.x[3]);
+    data[1] = make_float4(v.x[4], v.x[5], v.x[6], v.x[7]);
+  } else if constexpr (M::format == Format::kBf16) {
+    *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(m.data) + index) = encode_words(v);
+  } else {
+    *reinterpret_cast<uint2*>(static_cast<std::uint8_t*>(m.data) + index) = encode_bytes<M::format>(v);
+  }
+}
+
+__device__ inline Values times(Values v, float factor) {
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * factor;
+  return v;
+}
+
+// load() below by the matrix's format at run time.
+__device__ inline Values load_by_asking(const DeviceMatrix& m, std::int64_t row, std::int64_t col) {
   const Codes codes = load_codes(m, row, col);
   Values v;
 #pragma unroll
@@ -210,6 +329,21 @@ __device__ inline Values load(const DeviceMatrix& m, std::int64_t row, std::int6
   return v;
 }
 
+// Decoded values of col .. col + 7; 0 beyond the row's end and beyond the last row.
+template <typename M>
+__device__ inline Values load(const M& m, std::int64_t row, std::int64_t col) {
+  if (row >= m.rows) return Values{};
+  if constexpr (kIsTyped<M>) {
+    if (col >= m.cols) return Values{};
+    const Values values = load_typed(m, row * m.cols + col);
+    if constexpr (M::scaling == Scaling::kNone) return values;
+    return times(values,
+                 scale_at(m, M::scaling == Scaling::kTensor ? 0 : row * m.groups_per_row + col / m.group));
+  } else {
+    return load_by_asking(m, row, col);
+  }
+}
+
 __device__ inline Codes encode(Format format, const Values& v) {
   Codes codes;
 #pragma unroll
@@ -226,7 +360,7 @@ __device__ inline Values rounded_to_bf16(Values v) {
 
 // Codes for a stored scale: what every quantization here and on the CPU does.
 __device__ inline Codes encode_scaled(Format format, const Values& v, float scale) {
-  const float inverse = 1.0f / scale;
+  const float inverse = __frcp_rn(scale);
   Codes codes;
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) codes.x[i] = encode(format, v.x[i] * inverse);
@@ -240,11 +374,33 @@ __device__ inline std::uint32_t largest_of_lanes(std::uint32_t value, int lanes)
   return value;
 }
 
-// Stores values that are 0 beyond the row's end. kTensor: with the scale that is stored already. kGroup:
-// finds the scale of their group among neighbouring lanes (see Cover). Every lane of the warp takes part;
-// lanes with row >= rows store nothing.
-__device__ inline void store(const DeviceMatrix& m, std::int64_t row, std::int64_t col, const Values& v,
-                             int lanes_per_group) {
+// store() below for a Typed matrix.
+template <typename M>
+__device__ inline void store_known(const M& m, std::int64_t row, std::int64_t col, const Values& v) {
+  const bool inside = row < m.rows && col < m.cols;
+  const std::int64_t index = row * m.cols + col;
+  if constexpr (M::scaling == Scaling::kNone) {
+    if (inside) store_typed(m, index, v);
+  } else if constexpr (M::scaling == Scaling::kTensor) {
+    if (inside) store_typed(m, index, times(v, __frcp_rn(scale_at(m, 0))));
+  } else {
+    constexpr int kLanes = M::group / kChunk;
+    std::uint32_t largest = largest_magnitude(v);
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+      largest = max(largest, __shfl_xor_sync(kWholeWarp, largest, offset));
+    }
+    if (!inside) return;
+    const float scale =
+        stored_scale(scale_from_amax(__uint_as_float(largest), max_of(M::format)), M::scale_format);
+    if (col % M::group == 0) write_scale(m, row * m.groups_per_row + col / M::group, scale);
+    store_typed(m, index, times(v, __frcp_rn(scale)));
+  }
+}
+
+// store() below by the matrix's format at run time.
+__device__ inline void store_by_asking(const DeviceMatrix& m, std::int64_t row, std::int64_t col,
+                                       const Values& v, int lanes_per_group) {
   if (m.scaling == Scaling::kNone) {
     if (row < m.rows) store_codes(m, row, col, encode(m.format, v));
     return;
@@ -258,6 +414,34 @@ __device__ inline void store(const DeviceMatrix& m, std::int64_t row, std::int64
   const float scale = stored_scale(scale_from_amax(__uint_as_float(largest), m.largest), m.scale_format);
   if (col % m.group == 0) write_scale(m, row * m.groups_per_row + col / m.group, scale);
   store_codes(m, row, col, encode_scaled(m.format, v, scale));
+}
+
+// Stores values that are 0 beyond the row's end. kTensor: with the scale that is stored already. kGroup:
+// finds the scale of their group among neighbouring lanes (see Cover). Every lane of the warp takes part;
+// lanes with row >= rows store nothing.
+template <typename M>
+__device__ inline void store(const M& m, std::int64_t row, std::int64_t col, const Values& v,
+                             int lanes_per_group) {
+  if constexpr (kIsTyped<M>) {
+    store_known(m, row, col, v);
+  } else {
+    store_by_asking(m, row, col, v, lanes_per_group);
+  }
+}
+
+// Stores to a BF16 matrix without scales and returns the largest magnitude of what is stored.
+template <typename M>
+__device__ inline std::uint32_t store_rounded(const M& m, std::int64_t row, std::int64_t col,
+                                              const Values& v) {
+  if constexpr (kIsTyped<M>) {
+    const uint4 words = encode_words(v);
+    if (row >= m.rows || col >= m.cols) return 0;
+    *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(m.data) + row * m.cols + col) = words;
+    return largest_of_words(words);
+  } else {
+    if (row < m.rows) store_codes(m, row, col, encode(Format::kBf16, v));
+    return largest_magnitude(rounded_to_bf16(v));
+  }
 }
 
 }  // namespace coat::kernels::cuda

@@ -25,6 +25,7 @@ constexpr int kSquareLanes = 8;
 // in order.
 __global__ void __launch_bounds__(kThreads)
     square_blocks_kernel(const float* data, std::int64_t elements, std::int64_t blocks, double* sums) {
+  constexpr int kAtOnce = 16;  // loads in flight
   const int lane = static_cast<int>(threadIdx.x) % kSquareLanes;
   const std::int64_t stride = std::int64_t{gridDim.x} * (kThreads / kSquareLanes);
   const std::int64_t first = std::int64_t{blockIdx.x} * (kThreads / kSquareLanes);
@@ -33,7 +34,16 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t begin = block * kSquareBlock;
     const std::int64_t end = begin + kSquareBlock < elements ? begin + kSquareBlock : elements;
     double mine = 0.0;
-    for (std::int64_t i = begin + lane; i < end; i += kSquareLanes) {
+    std::int64_t i = begin + lane;
+    for (; i + (kAtOnce - 1) * kSquareLanes < end; i += kAtOnce * kSquareLanes) {
+      float values[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) values[j] = data[i + j * kSquareLanes];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j)
+        mine += static_cast<double>(values[j]) * static_cast<double>(values[j]);
+    }
+    for (; i < end; i += kSquareLanes) {
       const double value = data[i];
       mine += value * value;
     }

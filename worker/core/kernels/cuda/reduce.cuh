@@ -43,7 +43,10 @@ __device__ inline std::uint32_t block_largest(std::uint32_t value) {
 __device__ inline void join_amax(float* amax, std::uint32_t largest) {
   if (amax == nullptr) return;
   largest = block_largest(largest);
-  if (threadIdx.x == 0) atomicMax(reinterpret_cast<std::uint32_t*>(amax), largest);
+  if (threadIdx.x != 0) return;
+  auto* joined = reinterpret_cast<std::uint32_t*>(amax);
+  // What is there already only grows, so most blocks need not write.
+  if (*static_cast<volatile std::uint32_t*>(joined) < largest) atomicMax(joined, largest);
 }
 
 }  // namespace coat::kernels::cuda

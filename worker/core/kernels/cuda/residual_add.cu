@@ -10,18 +10,19 @@ namespace {
 
 constexpr int kThreads = 256;
 
+template <typename Span, typename Plain, typename Quantized>
 __global__ void __launch_bounds__(kThreads)
-    residual_add_kernel(DeviceMatrix a, DeviceMatrix b, DeviceMatrix sum, DeviceMatrix quantized, Cover cover,
-                        float* amax) {
+    residual_add_kernel(Plain a, Plain b, Plain sum, Quantized quantized, Span cover, float* amax) {
   std::uint32_t largest = 0;
   for_each_chunk(cover, [&](std::int64_t row, std::int64_t col) {
     Values v = load(a, row, col);
     const Values w = load(b, row, col);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] + w.x[i];
-    if (quantized.data != nullptr) store(quantized, row, col, v, cover.lanes_per_group);
-    store(sum, row, col, v, 1);
-    if (amax != nullptr) largest = max(largest, largest_magnitude(rounded_to_bf16(v)));
+    if constexpr (kCanExist<Quantized>) {
+      if (quantized.data != nullptr) store(quantized, row, col, v, cover.lanes_per_group);
+    }
+    largest = max(largest, store_rounded(sum, row, col, v));
   });
   join_amax(amax, largest);
 }
@@ -45,8 +46,20 @@ void residual_add(const ResidualAddArgs& args, cudaStream_t stream) {
   clear_amax(args.amax_out, kName, stream);
   if (a.rows == 0 || a.cols == 0) return;
   const Cover whole = cover(a.rows, a.cols, quantized);
-  residual_add_kernel<<<blocks_for(whole.total(), kThreads), kThreads, 0, stream>>>(a, b, sum, quantized,
-                                                                                    whole, args.amax_out);
+  const int blocks = blocks_for(whole.total(), kThreads);
+  if (is_bf16(a) && is_bf16(b) && is_bf16(sum) && (quantized.data == nullptr || is_grouped(quantized))) {
+    const Bf16Matrix a_row(as_one_row(a)), b_row(as_one_row(b)), sum_row(as_one_row(sum));
+    const OneRow row = one_row(a);
+    if (quantized.data == nullptr) {
+      residual_add_kernel<<<blocks, kThreads, 0, stream>>>(a_row, b_row, sum_row, NoMatrix{}, row,
+                                                           args.amax_out);
+    } else {
+      const GroupedE4M3 groups(as_one_row(quantized));
+      residual_add_kernel<<<blocks, kThreads, 0, stream>>>(a_row, b_row, sum_row, groups, row, args.amax_out);
+    }
+  } else {
+    residual_add_kernel<<<blocks, kThreads, 0, stream>>>(a, b, sum, quantized, whole, args.amax_out);
+  }
   check_launch(kName);
 }
 

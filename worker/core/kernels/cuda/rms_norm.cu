@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "worker/core/kernels/cuda/check.h"
 #include "worker/core/kernels/cuda/device_state.h"
 #include "worker/core/kernels/cuda/lane_sum.cuh"
@@ -8,37 +10,131 @@
 namespace coat::kernels::cuda {
 namespace {
 
-constexpr int kMaxThreads = 256;
 // Rows whose weight gradients are added up before they are added to the others, in order; as the CPU does.
 constexpr std::int64_t kSlabRows = 64;
 
-__global__ void __launch_bounds__(kMaxThreads) forward_kernel(DeviceMatrix x, DeviceMatrix weight, float eps,
-                                                              DeviceMatrix y, float* rstds, float* amax) {
-  std::uint32_t largest = 0;
-  for (std::int64_t row = blockIdx.x; row < x.rows; row += gridDim.x) {
-    const float squares = lane_sum(x.cols, [&](std::int64_t col) {
-      Values v = load(x, row, col);
+// A thread's chunks of a row, kept in registers: kKept of them, the block's width apart. 0: rows of any
+// length, read again instead.
+template <int kKept>
+struct RowChunks {
+  Values chunk[kKept > 0 ? kKept : 1];
+};
+
+// Calls body(number of the chunk, col) for this thread's chunks.
+template <int kKept, typename Body>
+__device__ inline void for_own_chunks(std::int64_t cols, Body body) {
+  if constexpr (kKept > 0) {
 #pragma unroll
-      for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * v.x[i];
-      return v;
+    for (int c = 0; c < kKept; ++c) {
+      const std::int64_t col = std::int64_t{threadIdx.x + c * kRowThreads} * kChunk;
+      if (col < cols) body(c, col);
+    }
+  } else {
+    for (std::int64_t col = threadIdx.x * kChunk; col < cols; col += blockDim.x * kChunk) body(0, col);
+  }
+}
+
+template <int kKept, typename M>
+__device__ inline Values again(const M& m, const RowChunks<kKept>& kept, int c, std::int64_t row,
+                               std::int64_t col) {
+  if constexpr (kKept > 0) return kept.chunk[c];
+  return load(m, row, col);
+}
+
+template <int kKept, typename X, typename W, typename Y>
+__global__ void __launch_bounds__(kRowThreads, kKept == 2 ? 4 : 1)
+    forward_kernel(X x, W weight, float eps, Y y, float* rstds, float* amax) {
+  std::uint32_t largest = 0;
+  RowChunks<kKept> next;
+  const auto prefetch = [&](std::int64_t row) {
+    if constexpr (kKept > 0) {
+      for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) { next.chunk[c] = load(x, row, col); });
+    }
+  };
+  prefetch(blockIdx.x);
+  for (std::int64_t row = blockIdx.x; row < x.rows; row += gridDim.x) {
+    const RowChunks<kKept> kept = next;
+    if (row + gridDim.x < x.rows) prefetch(row + gridDim.x);  // on its way while this row is worked on
+    Values lanes{};
+    for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) {
+      const Values v = again(x, kept, c, row, col);
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) lanes.x[i] += v.x[i] * v.x[i];
     });
-    const float rstd = 1.0f / sqrtf(squares / static_cast<float>(x.cols) + eps);
+    const float rstd = 1.0f / sqrtf(add_lanes(lanes) / static_cast<float>(x.cols) + eps);
     if (threadIdx.x == 0) rstds[row] = rstd;
-    for (std::int64_t col = threadIdx.x * kChunk; col < x.cols; col += blockDim.x * kChunk) {
-      Values v = load(x, row, col);
+    for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) {
+      Values v = again(x, kept, c, row, col);
       const Values w = load(weight, 0, col);
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * rstd * w.x[i];
-      store_codes(y, row, col, encode(Format::kBf16, v));
-      largest = max(largest, largest_magnitude(rounded_to_bf16(v)));
-    }
+      largest = max(largest, store_rounded(y, row, col, v));
+    });
   }
   join_amax(amax, largest);
 }
 
-__global__ void __launch_bounds__(kMaxThreads)
-    dx_kernel(DeviceMatrix x, DeviceMatrix weight, const float* rstds, DeviceMatrix dy, DeviceMatrix dx) {
-  for (std::int64_t row = blockIdx.x; row < x.rows; row += gridDim.x) {
+// One block a slab: dx of its rows, and partial[slab, col], the weight gradient of them, added in order. dx
+// may be dy: each element is read before it is written, by the same thread.
+template <int kKept, typename X, typename W, typename Y>
+__global__ void __launch_bounds__(kRowThreads, kKept > 0 && kKept <= 2 ? 2 : 1)
+    backward_kernel(X x, W weight, const float* rstds, Y dy, Y dx, float* partial) {
+  const std::int64_t first = blockIdx.x * kSlabRows;
+  const std::int64_t last = first + kSlabRows < x.rows ? first + kSlabRows : x.rows;
+  RowChunks<kKept> w, sums{}, next_x, next_g;
+  for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) {
+    w.chunk[c] = load(weight, 0, col);
+    next_x.chunk[c] = load(x, first, col);
+    next_g.chunk[c] = load(dy, first, col);
+  });
+  float next_rstd = rstds[first];
+  for (std::int64_t row = first; row < last; ++row) {
+    const RowChunks<kKept> kept_x = next_x, kept_g = next_g;
+    const float rstd = next_rstd;
+    if (row + 1 < last) {  // on their way while this row is worked on
+      next_rstd = rstds[row + 1];
+      for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) {
+        next_x.chunk[c] = load(x, row + 1, col);
+        next_g.chunk[c] = load(dy, row + 1, col);
+      });
+    }
+    Values lanes{};
+    for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) {
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) {
+        const float normalized = kept_x.chunk[c].x[i] * rstd, g = kept_g.chunk[c].x[i];
+        lanes.x[i] += normalized * (w.chunk[c].x[i] * g);
+        sums.chunk[c].x[i] += g * normalized;
+      }
+    });
+    const float mean = add_lanes(lanes) / static_cast<float>(x.cols);
+    for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) {
+      Values v;
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) {
+        const float normalized = kept_x.chunk[c].x[i] * rstd;
+        v.x[i] = (w.chunk[c].x[i] * kept_g.chunk[c].x[i] - normalized * mean) * rstd;
+      }
+      store(dx, row, col, v, 1);
+    });
+  }
+  for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) {
+    float* out = partial + std::int64_t{blockIdx.x} * x.cols + col;
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      if (col + i < x.cols) out[i] = sums.chunk[c].x[i];
+    }
+  });
+}
+
+// The same for rows that no thread can keep.
+__global__ void __launch_bounds__(kRowThreads)
+    backward_by_reading_kernel(DeviceMatrix x, DeviceMatrix weight, const float* rstds, DeviceMatrix dy,
+                               DeviceMatrix dx, float* partial) {
+  const std::int64_t first = blockIdx.x * kSlabRows;
+  const std::int64_t last = first + kSlabRows < x.rows ? first + kSlabRows : x.rows;
+  float* sums = partial + std::int64_t{blockIdx.x} * x.cols;
+  for (std::int64_t row = first; row < last; ++row) {
     const float rstd = rstds[row];
     const float sum = lane_sum(x.cols, [&](std::int64_t col) {
       Values v = load(x, row, col);
@@ -48,47 +144,52 @@ __global__ void __launch_bounds__(kMaxThreads)
       return v;
     });
     const float mean = sum / static_cast<float>(x.cols);
-    for (std::int64_t col = threadIdx.x * kChunk; col < x.cols; col += blockDim.x * kChunk) {
+    for_own_chunks<0>(x.cols, [&](int, std::int64_t col) {
       Values v = load(x, row, col);
       const Values w = load(weight, 0, col), g = load(dy, row, col);
+      for (int i = 0; i < kChunk && col + i < x.cols; ++i) {
+        const float before = row > first ? sums[col + i] : 0.0f;
+        sums[col + i] = before + g.x[i] * (v.x[i] * rstd);
+      }
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) v.x[i] = (w.x[i] * g.x[i] - v.x[i] * rstd * mean) * rstd;
-      store_codes(dx, row, col, encode(Format::kBf16, v));
-    }
+      store(dx, row, col, v, 1);
+    });
   }
 }
 
-// partial[slab, col]: the weight gradient of the slab's rows, added in order. One thread a slab and chunk.
-__global__ void __launch_bounds__(kMaxThreads)
-    dweight_slab_kernel(DeviceMatrix x, const float* rstds, DeviceMatrix dy, DeviceMatrix partial,
-                        Cover cover) {
-  for_each_chunk(cover, [&](std::int64_t slab, std::int64_t col) {
-    if (slab >= partial.rows) return;
-    const std::int64_t first = slab * kSlabRows;
-    const std::int64_t last = first + kSlabRows < x.rows ? first + kSlabRows : x.rows;
-    Values sum{};
-    for (std::int64_t row = first; row < last; ++row) {
-      const Values v = load(x, row, col), g = load(dy, row, col);
-      const float rstd = rstds[row];
-#pragma unroll
-      for (int i = 0; i < kChunk; ++i) sum.x[i] += g.x[i] * (v.x[i] * rstd);
-    }
-    store_codes(partial, slab, col, encode(Format::kFp32, sum));
-  });
-}
-
-__global__ void __launch_bounds__(kMaxThreads) add_slabs_kernel(DeviceMatrix partial, float* dweight) {
+__global__ void __launch_bounds__(kRowThreads)
+    add_slabs_kernel(const float* partial, std::int64_t slabs, std::int64_t cols, float* dweight) {
   const std::int64_t col = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (col >= partial.cols) return;
+  if (col >= cols) return;
   float sum = dweight[col];
-  for (std::int64_t slab = 0; slab < partial.rows; ++slab) {
-    sum += static_cast<const float*>(partial.data)[slab * partial.cols + col];
-  }
+#pragma unroll 16
+  for (std::int64_t slab = 0; slab < slabs; ++slab) sum += partial[slab * cols + col];
   dweight[col] = sum;
 }
 
 DeviceMatrix fp32_matrix(const float* data, std::int64_t rows, std::int64_t cols, const char* operation) {
   return input({data, nullptr, {Format::kFp32, Scaling::kNone}, rows, cols}, operation);
+}
+
+// Calls run(how many chunks a thread keeps): the fewest that hold a row, or 0.
+template <typename Run>
+void with_kept_chunks(std::int64_t cols, Run run) {
+  const std::int64_t per_chunk = std::int64_t{kRowThreads} * kChunk;
+  if (cols <= per_chunk) return run(std::integral_constant<int, 1>{});
+  if (cols <= 2 * per_chunk) return run(std::integral_constant<int, 2>{});
+  if (cols <= 4 * per_chunk) return run(std::integral_constant<int, 4>{});
+  run(std::integral_constant<int, 0>{});
+}
+
+// Calls run(x, weight, others...) with their types where x is stored as a recipe stores it, else as they are.
+template <typename Run>
+void with_types(const DeviceMatrix& x, const DeviceMatrix& weight, const DeviceMatrix& dy,
+                const DeviceMatrix& y, Run run) {
+  const bool plain = is_fp32(weight) && is_bf16(dy) && is_bf16(y);
+  if (plain && is_grouped(x)) return run(GroupedE4M3(x), Fp32Matrix(weight), Bf16Matrix(dy), Bf16Matrix(y));
+  if (plain && is_bf16(x)) return run(Bf16Matrix(x), Fp32Matrix(weight), Bf16Matrix(dy), Bf16Matrix(y));
+  run(x, weight, dy, y);
 }
 
 }  // namespace
@@ -100,8 +201,12 @@ void rms_norm_forward(const RmsNormForwardArgs& args, cudaStream_t stream) {
   clear_amax(args.amax_out, kName, stream);
   if (x.rows == 0 || x.cols == 0) return;
   const DeviceMatrix weight = fp32_matrix(args.weight, 1, x.cols, kName);
-  forward_kernel<<<row_blocks(x.rows), row_threads(x.cols), 0, stream>>>(x, weight, args.eps, y, args.rstd,
-                                                                         args.amax_out);
+  with_types(x, weight, y, y, [&](auto typed_x, auto typed_weight, auto typed_y, auto) {
+    with_kept_chunks(x.cols, [&]<int kKept>(std::integral_constant<int, kKept>) {
+      forward_kernel<kKept><<<blocks_for(x.rows, 1), row_threads(x.cols), 0, stream>>>(
+          typed_x, typed_weight, args.eps, typed_y, args.rstd, args.amax_out);
+    });
+  });
   check_launch(kName);
 }
 
@@ -115,16 +220,20 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, cudaStream_t stream) {
   const DeviceMatrix weight = fp32_matrix(args.weight, 1, x.cols, kName);
   const std::int64_t slabs = (x.rows + kSlabRows - 1) / kSlabRows;
   float* sums = DeviceState::current().partial_sums().elements<float>(slabs * x.cols, kName);
-  const DeviceMatrix partial = fp32_matrix(sums, slabs, x.cols, kName);
-  const Cover slab_cover = cover(slabs, x.cols, {});
-  // Weight gradients first: dx may be dy.
-  dweight_slab_kernel<<<blocks_for(slab_cover.total(), kMaxThreads), kMaxThreads, 0, stream>>>(
-      x, args.rstd, dy, partial, slab_cover);
+  const auto blocks = static_cast<unsigned>(slabs);
+  with_types(x, weight, dy, dx, [&](auto typed_x, auto typed_weight, auto typed_dy, auto typed_dx) {
+    with_kept_chunks(x.cols, [&]<int kKept>(std::integral_constant<int, kKept>) {
+      if constexpr (kKept > 0) {
+        backward_kernel<kKept><<<blocks, row_threads(x.cols), 0, stream>>>(typed_x, typed_weight, args.rstd,
+                                                                           typed_dy, typed_dx, sums);
+      } else {
+        backward_by_reading_kernel<<<blocks, kRowThreads, 0, stream>>>(x, weight, args.rstd, dy, dx, sums);
+      }
+    });
+  });
   check_launch(kName);
-  const auto column_blocks = static_cast<unsigned>((x.cols + kMaxThreads - 1) / kMaxThreads);
-  add_slabs_kernel<<<column_blocks, kMaxThreads, 0, stream>>>(partial, args.dweight);
-  check_launch(kName);
-  dx_kernel<<<row_blocks(x.rows), row_threads(x.cols), 0, stream>>>(x, weight, args.rstd, dy, dx);
+  const auto column_blocks = static_cast<unsigned>((x.cols + kRowThreads - 1) / kRowThreads);
+  add_slabs_kernel<<<column_blocks, kRowThreads, 0, stream>>>(sums, slabs, x.cols, args.dweight);
   check_launch(kName);
 }
 

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "worker/core/base/error.h"
 #include "worker/core/kernels/cuda/check.h"
@@ -18,25 +19,64 @@ struct Frequencies {
   double value[kMaxHalf];
 };
 
-// One thread a row and pair: it finds the angle once and turns that pair in every head.
+// The angle's sine and cosine of one pair, as the CPU has them.
+struct Turn {
+  float cosine, sine;
+};
+__device__ Turn turn_of(std::int64_t position, double frequency, bool inverse) {
+  double sine, cosine;
+  sincos(static_cast<double>(position) * frequency, &sine, &cosine);
+  return {static_cast<float>(cosine), static_cast<float>(inverse ? -sine : sine)};
+}
+
+__device__ void rotate(std::uint16_t& low, std::uint16_t& high, const Turn& turn) {
+  const float a = decode_bf16(low), b = decode_bf16(high);
+  low = encode_bf16(a * turn.cosine - b * turn.sine);
+  high = encode_bf16(b * turn.cosine + a * turn.sine);
+}
+
+// kPairs neighbouring pairs, as they lie in memory.
+template <int kPairs>
+struct alignas(2 * kPairs) Pairs {
+  std::uint16_t x[kPairs];
+};
+
+// One thread a row and kPairs pairs: it finds the angles once and turns those pairs in every head, four heads
+// at a time, so that eight loads are in flight.
+template <int kPairs>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(DeviceMatrix x, std::int64_t heads, std::int64_t half, std::int64_t sequence_length,
                 bool inverse, const __grid_constant__ Frequencies frequencies) {
-  const std::int64_t total = x.rows * half;
-  std::uint16_t* data = static_cast<std::uint16_t*>(x.data);
+  constexpr int kHeads = 4;
+  const auto per_row = static_cast<std::uint32_t>(half / kPairs);
+  const std::int64_t total = x.rows * per_row;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total;
        i += std::int64_t{gridDim.x} * kThreads) {
-    const std::int64_t row = i / half, pair = i % half;
-    const double angle = static_cast<double>(row % sequence_length) * frequencies.value[pair];
-    double exact_sine, exact_cosine;
-    sincos(angle, &exact_sine, &exact_cosine);
-    const float cosine = static_cast<float>(exact_cosine);
-    const float sine = static_cast<float>(inverse ? -exact_sine : exact_sine);
-    std::uint16_t* low = data + row * x.cols + pair;
-    for (std::int64_t head = 0; head < heads; ++head, low += 2 * half) {
-      const float a = decode_bf16(low[0]), b = decode_bf16(low[half]);
-      low[0] = encode_bf16(a * cosine - b * sine);
-      low[half] = encode_bf16(b * cosine + a * sine);
+    const std::int64_t row = i / per_row, pair = i % per_row * kPairs;
+    Turn turns[kPairs];
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      turns[j] = turn_of(row % sequence_length, frequencies.value[pair + j], inverse);
+    }
+    std::uint16_t* low = static_cast<std::uint16_t*>(x.data) + row * x.cols + pair;
+    for (std::int64_t head = 0; head < heads; head += kHeads) {
+      Pairs<kPairs> a[kHeads], b[kHeads];
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        if (head + h >= heads) continue;
+        const std::uint16_t* at = low + (head + h) * 2 * half;
+        a[h] = *reinterpret_cast<const Pairs<kPairs>*>(at);
+        b[h] = *reinterpret_cast<const Pairs<kPairs>*>(at + half);
+      }
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        if (head + h >= heads) continue;
+#pragma unroll
+        for (int j = 0; j < kPairs; ++j) rotate(a[h].x[j], b[h].x[j], turns[j]);
+        std::uint16_t* at = low + (head + h) * 2 * half;
+        *reinterpret_cast<Pairs<kPairs>*>(at) = a[h];
+        *reinterpret_cast<Pairs<kPairs>*>(at + half) = b[h];
+      }
     }
   }
 }
@@ -60,8 +100,16 @@ void rope(const RopeArgs& args, cudaStream_t stream) {
     frequencies.value[i] =
         std::pow(static_cast<double>(args.theta), -static_cast<double>(i) / static_cast<double>(half));
   }
-  rope_kernel<<<blocks_for(x.rows * half, kThreads), kThreads, 0, stream>>>(
-      x, args.heads, half, args.sequence_length, args.inverse, frequencies);
+  const auto run = [&]<int kPairs>(std::integral_constant<int, kPairs>) {
+    rope_kernel<kPairs><<<blocks_for(x.rows * half / kPairs, kThreads), kThreads, 0, stream>>>(
+        x, args.heads, half, args.sequence_length, args.inverse, frequencies);
+  };
+  const bool aligned = half % 2 == 0 && reinterpret_cast<std::uintptr_t>(x.data) % 4 == 0;
+  if (aligned) {
+    run(std::integral_constant<int, 2>{});
+  } else {
+    run(std::integral_constant<int, 1>{});
+  }
   check_launch("rope");
 }
 

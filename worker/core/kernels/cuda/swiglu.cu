@@ -30,26 +30,33 @@ __global__ void __launch_bounds__(kThreads) silu_amax_kernel(DeviceMatrix gate, 
   join_amax(amax, largest);
 }
 
+// Cover or OneRow; inputs of one type, BF16 results of another, and what is kept of silu(gate).
+template <typename Span, typename In, typename Out, typename Kept>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(DeviceMatrix gate, DeviceMatrix up, DeviceMatrix out, DeviceMatrix activation, Cover cover,
-                   float* amax) {
+    forward_kernel(In gate, In up, Out out, Kept activation, Span cover, float* amax) {
   std::uint32_t largest = 0;
   for_each_chunk(cover, [&](std::int64_t row, std::int64_t col) {
-    const Values active = silu(load(gate, row, col));
-    if (activation.data != nullptr) store(activation, row, col, active, cover.lanes_per_group);
-    const Values v = product(active, load(up, row, col));
-    store(out, row, col, v, 1);
-    if (amax != nullptr) largest = max(largest, largest_magnitude(rounded_to_bf16(v)));
+    const Values gates = load(gate, row, col), ups = load(up, row, col);
+    const Values active = silu(gates);
+    if constexpr (kCanExist<Kept>) {
+      if (activation.data != nullptr) store(activation, row, col, active, cover.lanes_per_group);
+    }
+    largest = max(largest, store_rounded(out, row, col, product(active, ups)));
   });
   join_amax(amax, largest);
 }
 
+template <typename In, typename Out, typename Kept>
 struct BackwardMatrices {
-  DeviceMatrix gate, up, dproduct, activation, dgate, dup;
+  In gate, up;
+  Out dproduct;
+  Kept activation;
+  Out dgate, dup;
 };
 
+template <typename Span, typename Matrices>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(BackwardMatrices m, Cover cover, float* dgate_amax, float* dup_amax) {
+    backward_kernel(Matrices m, Span cover, float* dgate_amax, float* dup_amax) {
   std::uint32_t dgate_largest = 0, dup_largest = 0;
   for_each_chunk(cover, [&](std::int64_t row, std::int64_t col) {
     const Values gate = load(m.gate, row, col), up = load(m.up, row, col),
@@ -61,12 +68,11 @@ __global__ void __launch_bounds__(kThreads)
       dgate.x[i] = dproduct.x[i] * up.x[i] * (sig + x * sig * (1.0f - sig));
       active.x[i] = x * sig;
     }
-    if (m.activation.data != nullptr) active = load(m.activation, row, col);
-    const Values dup = product(active, dproduct);
-    store(m.dgate, row, col, dgate, 1);
-    store(m.dup, row, col, dup, 1);
-    dgate_largest = max(dgate_largest, largest_magnitude(rounded_to_bf16(dgate)));
-    dup_largest = max(dup_largest, largest_magnitude(rounded_to_bf16(dup)));
+    if constexpr (kCanExist<decltype(m.activation)>) {
+      if (m.activation.data != nullptr) active = load(m.activation, row, col);
+    }
+    dgate_largest = max(dgate_largest, store_rounded(m.dgate, row, col, dgate));
+    dup_largest = max(dup_largest, store_rounded(m.dup, row, col, product(active, dproduct)));
   });
   join_amax(dgate_amax, dgate_largest);
   join_amax(dup_amax, dup_largest);
@@ -80,6 +86,50 @@ void store_silu_scale(const DeviceMatrix& gate, const DeviceMatrix& activation, 
   silu_amax_kernel<<<blocks_for(whole.total(), kThreads), kThreads, 0, stream>>>(gate, whole, largest);
   check_launch("swiglu_forward");
   store_tensor_scale(largest, activation, {}, "swiglu_forward", stream);
+}
+
+// The layouts of the recipes as one row; every other by asking.
+void run_forward(const DeviceMatrix& gate, const DeviceMatrix& up, const DeviceMatrix& out,
+                 const DeviceMatrix& activation, float* amax, cudaStream_t stream) {
+  const Cover whole = cover(gate.rows, gate.cols, activation);
+  const int blocks = blocks_for(whole.total(), kThreads);
+  const OneRow row = one_row(gate);
+  const bool keeps = activation.data != nullptr;
+  const Bf16Matrix out_row(as_one_row(out));
+  if (is_grouped(gate) && is_grouped(up) && is_bf16(out) && !keeps) {
+    const GroupedE4M3 gate_row(as_one_row(gate)), up_row(as_one_row(up));
+    forward_kernel<<<blocks, kThreads, 0, stream>>>(gate_row, up_row, out_row, NoMatrix{}, row, amax);
+  } else if (is_bf16(gate) && is_bf16(up) && is_bf16(out) && (!keeps || is_bf16(activation))) {
+    const Bf16Matrix gate_row(as_one_row(gate)), up_row(as_one_row(up)), kept(as_one_row(activation));
+    forward_kernel<<<blocks, kThreads, 0, stream>>>(gate_row, up_row, out_row, kept, row, amax);
+  } else {
+    forward_kernel<<<blocks, kThreads, 0, stream>>>(gate, up, out, activation, whole, amax);
+  }
+}
+
+void run_backward(const BackwardMatrices<DeviceMatrix, DeviceMatrix, DeviceMatrix>& m, float* dgate_amax,
+                  float* dup_amax, cudaStream_t stream) {
+  const Cover whole = cover(m.gate.rows, m.gate.cols, {});
+  const int blocks = blocks_for(whole.total(), kThreads);
+  const OneRow row = one_row(m.gate);
+  const bool reads = m.activation.data != nullptr;
+  const bool plain = is_bf16(m.dproduct) && is_bf16(m.dgate) && is_bf16(m.dup);
+  const Bf16Matrix dproduct(as_one_row(m.dproduct)), dgate(as_one_row(m.dgate)), dup(as_one_row(m.dup));
+  if (plain && is_grouped(m.gate) && is_grouped(m.up) && !reads) {
+    const BackwardMatrices<GroupedE4M3, Bf16Matrix, NoMatrix> rows{
+        GroupedE4M3(as_one_row(m.gate)), GroupedE4M3(as_one_row(m.up)), dproduct, {}, dgate, dup};
+    backward_kernel<<<blocks, kThreads, 0, stream>>>(rows, row, dgate_amax, dup_amax);
+  } else if (plain && is_bf16(m.gate) && is_bf16(m.up) && (!reads || is_bf16(m.activation))) {
+    const BackwardMatrices<Bf16Matrix, Bf16Matrix, Bf16Matrix> rows{Bf16Matrix(as_one_row(m.gate)),
+                                                                    Bf16Matrix(as_one_row(m.up)),
+                                                                    dproduct,
+                                                                    Bf16Matrix(as_one_row(m.activation)),
+                                                                    dgate,
+                                                                    dup};
+    backward_kernel<<<blocks, kThreads, 0, stream>>>(rows, row, dgate_amax, dup_amax);
+  } else {
+    backward_kernel<<<blocks, kThreads, 0, stream>>>(m, whole, dgate_amax, dup_amax);
+  }
 }
 
 }  // namespace
@@ -97,15 +147,13 @@ void swiglu_forward(const SwigluForwardArgs& args, cudaStream_t stream) {
   if (gate.rows == 0 || gate.cols == 0) return;
   if (activation.data != nullptr && activation.scaling == Scaling::kTensor)
     store_silu_scale(gate, activation, stream);
-  const Cover whole = cover(gate.rows, gate.cols, activation);
-  forward_kernel<<<blocks_for(whole.total(), kThreads), kThreads, 0, stream>>>(gate, up, out, activation,
-                                                                               whole, args.amax_out);
+  run_forward(gate, up, out, activation, args.amax_out, stream);
   check_launch(kName);
 }
 
 void swiglu_backward(const SwigluBackwardArgs& args, cudaStream_t stream) {
   constexpr const char* kName = "swiglu_backward";
-  BackwardMatrices m;
+  BackwardMatrices<DeviceMatrix, DeviceMatrix, DeviceMatrix> m;
   m.gate = input(args.gate, kName);
   m.up = input(args.up, kName);
   m.dproduct = bf16_input(args.dproduct, kName);
@@ -118,9 +166,7 @@ void swiglu_backward(const SwigluBackwardArgs& args, cudaStream_t stream) {
   clear_amax(args.dgate_amax_out, kName, stream);
   clear_amax(args.dup_amax_out, kName, stream);
   if (m.gate.rows == 0 || m.gate.cols == 0) return;
-  const Cover whole = cover(m.gate.rows, m.gate.cols, {});
-  backward_kernel<<<blocks_for(whole.total(), kThreads), kThreads, 0, stream>>>(m, whole, args.dgate_amax_out,
-                                                                                args.dup_amax_out);
+  run_backward(m, args.dgate_amax_out, args.dup_amax_out, stream);
   check_launch(kName);
 }
 

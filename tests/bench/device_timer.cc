@@ -1,0 +1,107 @@
+#include "tests/bench/device_timer.h"
+
+#include <algorithm>
+#include <ctime>
+#include <stdexcept>
+
+namespace coat::bench {
+
+void require(cudaError_t status) {
+  if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
+}
+
+double median_ms(const std::function<void()>& call, int repeats, cudaStream_t stream) {
+  constexpr int kWarmUp = 3;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  require(cudaEventCreate(&begin));
+  require(cudaEventCreate(&end));
+  std::vector<float> times;
+  for (int i = 0; i < kWarmUp + repeats; ++i) {
+    require(cudaEventRecord(begin, stream));
+    call();
+    require(cudaEventRecord(end, stream));
+    require(cudaEventSynchronize(end));
+    float ms = 0;
+    require(cudaEventElapsedTime(&ms, begin, end));
+    if (i >= kWarmUp) times.push_back(ms);
+  }
+  require(cudaEventDestroy(begin));
+  require(cudaEventDestroy(end));
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  return static_cast<double>(times[times.size() / 2]);
+}
+
+double copy_bandwidth(cudaStream_t stream) {
+  constexpr std::size_t kBytes = std::size_t{2} << 30;
+  void *from = nullptr, *to = nullptr;
+  require(cudaMalloc(&from, kBytes));
+  require(cudaMalloc(&to, kBytes));
+  require(cudaMemset(from, 0x5A, kBytes));
+  const double ms = median_ms(
+      [&] { require(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDeviceToDevice, stream)); }, 15, stream);
+  require(cudaFree(from));
+  require(cudaFree(to));
+  return 2.0 * static_cast<double>(kBytes) / ms / 1e6;
+}
+
+std::string device_line() {
+  cudaDeviceProp properties{};
+  int driver = 0, runtime = 0;
+  require(cudaGetDeviceProperties(&properties, 0));
+  require(cudaDriverGetVersion(&driver));
+  require(cudaRuntimeGetVersion(&runtime));
+  return std::string(properties.name) + ", " + std::to_string(properties.totalGlobalMem >> 20) +
+         " MiB, driver for CUDA " + std::to_string(driver) + ", runtime " + std::to_string(runtime);
+}
+
+std::string date_line() {
+  char date[32];
+  const std::time_t now = std::time(nullptr);
+  std::strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", std::gmtime(&now));
+  return date;
+}
+
+Profile::~Profile() {
+  for (const Pair& pair : pairs_) {
+    cudaEventDestroy(pair.begin);
+    cudaEventDestroy(pair.end);
+  }
+  for (cudaEvent_t event : free_) cudaEventDestroy(event);
+}
+
+cudaEvent_t Profile::record() {
+  cudaEvent_t event = nullptr;
+  if (free_.empty()) {
+    require(cudaEventCreate(&event));
+  } else {
+    event = free_.back();
+    free_.pop_back();
+  }
+  require(cudaEventRecord(event, stream_));
+  return event;
+}
+
+void Profile::around(const std::string& name, const std::function<void()>& call) {
+  if (!enabled_) return call();
+  cudaEvent_t begin = record();
+  call();
+  pairs_.push_back({name, begin, record()});
+}
+
+std::map<std::string, Profile::Entry> Profile::take() {
+  require(cudaStreamSynchronize(stream_));
+  std::map<std::string, Entry> entries;
+  for (const Pair& pair : pairs_) {
+    float ms = 0;
+    require(cudaEventElapsedTime(&ms, pair.begin, pair.end));
+    Entry& entry = entries[pair.name];
+    entry.ms += static_cast<double>(ms);
+    ++entry.calls;
+    free_.push_back(pair.begin);
+    free_.push_back(pair.end);
+  }
+  pairs_.clear();
+  return entries;
+}
+
+}  // namespace coat::bench
