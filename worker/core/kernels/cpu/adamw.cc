@@ -160,7 +160,14 @@ void sum_of_squares(const float* data, std::int64_t elements, double* out) {
       for (const double part : lane) sum += part;
     }
   });
-  for (const double sum : sums) *out += sum;
+  // Blocks in 256 lanes, and lanes by halves: what one block of 256 threads does.
+  constexpr std::size_t kSumLanes = 256;
+  double total[kSumLanes] = {};
+  for (std::size_t i = 0; i < sums.size(); ++i) total[i % kSumLanes] += sums[i];
+  for (std::size_t width = kSumLanes / 2; width > 0; width /= 2) {
+    for (std::size_t j = 0; j < width; ++j) total[j] += total[j + width];
+  }
+  *out += total[0];
 }
 
 }  // namespace coat::kernels::cpu

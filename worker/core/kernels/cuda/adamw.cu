@@ -84,8 +84,9 @@ __device__ __noinline__ void step_tile(const TensorEntry& t, std::int64_t tile, 
 // errors of m and v.
 template <bool kMeasured>
 __global__ void __launch_bounds__(kThreads)
-    adamw_kernel(const TensorEntry* tensors, int count, std::int64_t tiles, MomentStore store1,
-                 MomentStore store2, StepScalars scalars, ErrorSums* partial) {
+    adamw_kernel(const TensorEntry* tensors, int count, std::int64_t tiles,
+                 const __grid_constant__ MomentStore store1, const __grid_constant__ MomentStore store2,
+                 const __grid_constant__ StepScalars scalars, ErrorSums* partial) {
   const std::int64_t warps = std::int64_t{gridDim.x} * (kThreads / kWarp);
   const float gradient_scale = scalars.gradient_scale != nullptr ? *scalars.gradient_scale : 1.0f;
   ErrorSums m_sums, v_sums;
@@ -104,8 +105,9 @@ __global__ void __launch_bounds__(kThreads)
 // The same where both moments are E4M3 in groups of 128, rounded stochastically: whole tiles in the fast way,
 // the rest as above. One block a multiprocessor, with the table of values in its shared memory.
 __global__ void __launch_bounds__(whole_tile::kThreads, 1)
-    whole_tiles_kernel(const TensorEntry* tensors, int count, std::int64_t tiles, MomentStore store1,
-                       MomentStore store2, StepScalars scalars) {
+    whole_tiles_kernel(const TensorEntry* tensors, int count, std::int64_t tiles,
+                       const __grid_constant__ MomentStore store1, const __grid_constant__ MomentStore store2,
+                       const __grid_constant__ StepScalars scalars) {
   extern __shared__ char shared[];
   const whole_tile::Tables tables = whole_tile::load_tables(shared, store1, store2);
   const std::int64_t warps = std::int64_t{gridDim.x} * (whole_tile::kThreads / kWarp);
@@ -175,6 +177,19 @@ std::vector<TensorEntry> entries_of(const AdamWArgs& args, std::int64_t& tiles) 
   return entries;
 }
 
+// What follows from the others, once for all threads.
+void add_constants(StepScalars& scalars) {
+  const float root = scalars.root_bias_correction2;
+  const bool all_ones = (std::bit_cast<std::uint32_t>(root) & 0x7FFFFFu) == 0x7FFFFFu;
+  scalars.easy_root = root > 0x1p-20f && root <= 1.0f && !all_ones;
+  scalars.reciprocal_root = 1.0f / root;
+  PhiloxKey key = PhiloxStream{scalars.seed, scalars.step, 0, 1}.key();
+  for (PhiloxKey& round : scalars.keys) {
+    round = key;
+    key = philox_next_key(key);
+  }
+}
+
 const TensorEntry* upload(const std::vector<TensorEntry>& entries, cudaStream_t stream) {
   auto* table = DeviceState::current().tensor_table().elements<TensorEntry>(
       static_cast<std::int64_t>(entries.size()), "adamw");
@@ -191,15 +206,16 @@ void adamw(const AdamWArgs& args, ErrorSums* m, ErrorSums* v, cudaStream_t strea
   std::int64_t tiles = 0;
   const std::vector<TensorEntry> entries = entries_of(args, tiles);
   if (entries.empty()) return;
-  const StepScalars scalars{args.gradient_scale,
-                            args.beta1,
-                            args.beta2,
-                            args.eps,
-                            args.learning_rate,
-                            static_cast<float>(args.bias_correction1),
-                            static_cast<float>(std::sqrt(args.bias_correction2)),
-                            args.seed,
-                            args.step};
+  StepScalars scalars{args.gradient_scale,
+                      args.beta1,
+                      args.beta2,
+                      args.eps,
+                      args.learning_rate,
+                      static_cast<float>(args.bias_correction1),
+                      static_cast<float>(std::sqrt(args.bias_correction2)),
+                      args.seed,
+                      args.step};
+  add_constants(scalars);
   const TensorEntry* table = upload(entries, stream);
   const int count = static_cast<int>(entries.size());
   const int blocks = blocks_for(tiles * kWarp, kThreads);

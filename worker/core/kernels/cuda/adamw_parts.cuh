@@ -51,6 +51,9 @@ struct StepScalars {
   const float* gradient_scale;
   float beta1, beta2, eps, learning_rate, bias_correction1, root_bias_correction2;
   std::uint64_t seed, step;
+  bool easy_root = false;           // root_bias_correction2's fraction is not all ones
+  float reciprocal_root = 0;        // 1 / root_bias_correction2, rounded
+  PhiloxKey keys[kPhiloxRounds]{};  // of the rounds
 };
 
 // The elements of one thread: `count` of them from `first` on.
@@ -182,6 +185,14 @@ __device__ inline GroupRange group_range(const Quad& quad, int group) {
   return range;
 }
 
+// root / root_bias_correction2, rounded as IEEE division does: by Markstein's theorem, as in
+// adamw_whole_tile.cuh. A root of an FP32 is 0 or at least 2^-75, and the divisor lies in (2^-20, 1].
+__device__ inline float corrected_root(const StepScalars& s, float root) {
+  if (!s.easy_root) return root / s.root_bias_correction2;
+  const float quotient = root * s.reciprocal_root;
+  return __fmaf_rn(__fmaf_rn(-quotient, s.root_bias_correction2, root), s.reciprocal_root, quotient);
+}
+
 // New moments and value of the span, in FP32, from the old ones (COAT.md 1.2).
 __device__ inline void update(const StepScalars& s, float gradient_scale, float weight_decay,
                               const Quad& gradient, Quad& value, Quad& m, Quad& v) {
@@ -190,7 +201,7 @@ __device__ inline void update(const StepScalars& s, float gradient_scale, float 
     const float g = gradient.x[i] * gradient_scale;
     m.x[i] = s.beta1 * m.x[i] + (1.0f - s.beta1) * g;
     v.x[i] = s.beta2 * v.x[i] + (1.0f - s.beta2) * (g * g);
-    const float denominator = (sqrtf(v.x[i]) / s.root_bias_correction2 + s.eps) * s.bias_correction1;
+    const float denominator = (corrected_root(s, sqrtf(v.x[i])) + s.eps) * s.bias_correction1;
     value.x[i] -= s.learning_rate * (m.x[i] / denominator + weight_decay * value.x[i]);
   }
 }

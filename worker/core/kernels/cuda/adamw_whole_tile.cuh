@@ -84,8 +84,9 @@ __device__ inline Divisor divisor_of(const Group& group) {
   const bool inside = group.smallest >= kLow && group.largest <= kHigh;
   return {amax, __frcp_rn(amax), inside && (group.largest & 0x7FFFFFu) != 0x7FFFFFu};
 }
+template <bool kEasy>
 __device__ inline float divide(float x, const Divisor& d) {
-  if (!d.easy) return x / d.amax;
+  if (!kEasy) return x / d.amax;
   const float quotient = x * d.reciprocal;
   return __fmaf_rn(__fmaf_rn(-quotient, d.amax, x), d.reciprocal, quotient);
 }
@@ -102,17 +103,25 @@ __device__ inline std::int32_t code_of(const float* values, float k, float ratio
   const std::int32_t guess = expanded < 0x1p-6f ? static_cast<std::int32_t>(expanded * 512.0f) : normal;
   std::int32_t code = min(max(guess, 0), kLast);
   float low = values[code], high = values[code + 1];
-  while (code < kLast && high <= ratio) {
-    ++code;
-    low = high;
+  if (low > ratio || (high <= ratio && code < kLast)) {  // about one in 10^5
+    while (code < kLast && values[code + 1] <= ratio) ++code;
+    while (values[code] > ratio) --code;
+    low = values[code];
     high = values[code + 1];
   }
-  while (low > ratio) {
-    --code;
-    high = low;
-    low = values[code];
-  }
   return code + (uniform * (high - low) < ratio - low ? 1 : 0);
+}
+
+template <bool kEasy>
+__device__ inline std::uint32_t codes_of(const float* values, float k, const Divisor& divisor,
+                                         const Quad& quad, const PhiloxBlock& random) {
+  std::uint32_t packed = 0;
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    const float ratio = divide<kEasy>(fabsf(quad.x[i]), divisor);
+    packed |= with_sign(code_of(values, k, ratio, philox_uniform(random.word[i])), quad.x[i]) << (8 * i);
+  }
+  return packed;
 }
 
 // New codes of one moment.
@@ -125,16 +134,21 @@ __device__ inline void store_group(const MomentData& data, std::int64_t group, c
     const Divisor divisor = divisor_of(range);
     const float* values = tables.values + kRow * k16;
     const float k = static_cast<float>(k16) * 0.0625f;
-#pragma unroll
-    for (int i = 0; i < kQuad; ++i) {
-      const float ratio = divide(fabsf(quad.x[i]), divisor);
-      packed |= with_sign(code_of(values, k, ratio, philox_uniform(random.word[i])), quad.x[i]) << (8 * i);
-    }
+    packed = divisor.easy ? codes_of<true>(values, k, divisor, quad, random)
+                          : codes_of<false>(values, k, divisor, quad, random);
   }
   static_cast<std::uint32_t*>(data.stored)[group * kWarp + lane] = packed;
   if (lane != 0) return;
   data.amax[group] = __uint_as_float(range.largest);
   data.k16[group] = static_cast<std::uint8_t>(zeros ? kMaxK16 : k16);
+}
+
+// philox4x32() with the launch's keys, which are the same for all of it.
+__device__ inline PhiloxBlock random_block(PhiloxBlock counter, const StepScalars& scalars) {
+  auto& [c0, c1, c2, c3] = counter.word;
+#pragma unroll
+  for (int round = 0; round < kPhiloxRounds; ++round) philox_round(c0, c1, c2, c3, scalars.keys[round]);
+  return counter;
 }
 
 // Tile number `group` of the tensor. Aligned.
@@ -157,9 +171,9 @@ __device__ inline void step(const TensorEntry& t, std::int64_t group, const Tabl
   const Exponents exponents = exponents_of(tables, m_group, v_group);
   PhiloxStream random{scalars.seed, scalars.step, t.id, 1};
   const auto block = static_cast<std::uint64_t>(t.first_index / kQuad + quad);
-  store_group(t.m, group, tables, exponents.m, m_group, m, philox4x32(random.counter(block), random.key()));
+  store_group(t.m, group, tables, exponents.m, m_group, m, random_block(random.counter(block), scalars));
   random.moment = 2;
-  store_group(t.v, group, tables, exponents.v, v_group, v, philox4x32(random.counter(block), random.key()));
+  store_group(t.v, group, tables, exponents.v, v_group, v, random_block(random.counter(block), scalars));
 }
 
 }  // namespace coat::kernels::cuda::whole_tile

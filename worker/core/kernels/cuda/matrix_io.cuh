@@ -374,6 +374,49 @@ __device__ inline std::uint32_t largest_of_lanes(std::uint32_t value, int lanes)
   return value;
 }
 
+// What load() reads, not decoded yet: a thread goes on past a fetch, but waits where it decodes.
+template <typename M>
+struct Fetched {
+  Values values;
+};
+template <>
+struct Fetched<Bf16Matrix> {
+  uint4 codes;
+};
+template <>
+struct Fetched<GroupedE4M3> {
+  uint2 codes;
+  std::uint16_t scale;
+};
+
+template <typename M>
+__device__ inline Fetched<M> fetch(const M& m, std::int64_t row, std::int64_t col) {
+  return {load(m, row, col)};
+}
+// Both inside the matrix only.
+template <>
+__device__ inline Fetched<Bf16Matrix> fetch(const Bf16Matrix& m, std::int64_t row, std::int64_t col) {
+  return {*reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(m.data) + row * m.cols + col)};
+}
+template <>
+__device__ inline Fetched<GroupedE4M3> fetch(const GroupedE4M3& m, std::int64_t row, std::int64_t col) {
+  return {*reinterpret_cast<const uint2*>(static_cast<const std::uint8_t*>(m.data) + row * m.cols + col),
+          static_cast<const std::uint16_t*>(m.scale)[row * m.groups_per_row + col / m.group]};
+}
+
+template <typename M>
+__device__ inline Values decoded(const Fetched<M>& fetched) {
+  return fetched.values;
+}
+template <>
+__device__ inline Values decoded(const Fetched<Bf16Matrix>& fetched) {
+  return decode_words(fetched.codes);
+}
+template <>
+__device__ inline Values decoded(const Fetched<GroupedE4M3>& fetched) {
+  return times(decode_bytes<Format::kE4M3>(fetched.codes), decode_bf16(fetched.scale));
+}
+
 // store() below for a Typed matrix.
 template <typename M>
 __device__ inline void store_known(const M& m, std::int64_t row, std::int64_t col, const Values& v) {

@@ -72,6 +72,21 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *total = sum;
 }
 
+// *total += values: thread j adds values j, j + 256, ... in order, then threads are added by halves.
+__global__ void __launch_bounds__(kThreads)
+    add_in_lanes_kernel(const double* values, std::int64_t count, double* total) {
+  __shared__ double lanes[kThreads];
+  double mine = 0.0;
+#pragma unroll 8
+  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) mine += values[i];
+  lanes[threadIdx.x] = mine;
+  for (unsigned width = kThreads / 2; width > 0; width /= 2) {
+    __syncthreads();
+    if (threadIdx.x < width) lanes[threadIdx.x] += lanes[threadIdx.x + width];
+  }
+  if (threadIdx.x == 0) *total += lanes[0];
+}
+
 // The largest |x| / scale that rounds to the largest finite code by itself: half a step beyond it, where the
 // tie goes to the even code, which is below for E4M3 (464) and above for E5M2 (61440).
 float saturation_threshold(Format format) {
@@ -135,7 +150,8 @@ void sum_of_squares(const float* data, std::int64_t elements, double* out, cudaS
   square_blocks_kernel<<<blocks_for(blocks * kSquareLanes, kThreads), kThreads, 0, stream>>>(data, elements,
                                                                                              blocks, sums);
   check_launch(kName);
-  add_in_order(sums, blocks, out, kName, stream);
+  add_in_lanes_kernel<<<1, kThreads, 0, stream>>>(sums, blocks, out);
+  check_launch(kName);
 }
 
 void quantization_error(const ConstMatrix& reference, const ConstMatrix& stored, ErrorSums* sums,

@@ -34,6 +34,18 @@ __device__ inline void for_own_chunks(std::int64_t cols, Body body) {
   }
 }
 
+// The same of the row after, on their way while a row is worked on.
+template <int kKept, typename M>
+struct FetchedRow {
+  Fetched<M> chunk[kKept > 0 ? kKept : 1];
+  __device__ void fetch_row(const M& m, std::int64_t row) {
+    for_own_chunks<kKept>(m.cols, [&](int c, std::int64_t col) { chunk[c] = fetch(m, row, col); });
+  }
+  __device__ void decode_row(const M& m, RowChunks<kKept>& row) const {
+    for_own_chunks<kKept>(m.cols, [&](int c, std::int64_t) { row.chunk[c] = decoded<M>(chunk[c]); });
+  }
+};
+
 template <int kKept, typename M>
 __device__ inline Values again(const M& m, const RowChunks<kKept>& kept, int c, std::int64_t row,
                                std::int64_t col) {
@@ -45,16 +57,14 @@ template <int kKept, typename X, typename W, typename Y>
 __global__ void __launch_bounds__(kRowThreads, kKept == 2 ? 4 : 1)
     forward_kernel(X x, W weight, float eps, Y y, float* rstds, float* amax) {
   std::uint32_t largest = 0;
-  RowChunks<kKept> next;
-  const auto prefetch = [&](std::int64_t row) {
-    if constexpr (kKept > 0) {
-      for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) { next.chunk[c] = load(x, row, col); });
-    }
-  };
-  prefetch(blockIdx.x);
+  FetchedRow<kKept, X> next;
+  if constexpr (kKept > 0) next.fetch_row(x, blockIdx.x);
   for (std::int64_t row = blockIdx.x; row < x.rows; row += gridDim.x) {
-    const RowChunks<kKept> kept = next;
-    if (row + gridDim.x < x.rows) prefetch(row + gridDim.x);  // on its way while this row is worked on
+    RowChunks<kKept> kept;
+    if constexpr (kKept > 0) {
+      next.decode_row(x, kept);
+      if (row + gridDim.x < x.rows) next.fetch_row(x, row + gridDim.x);
+    }
     Values lanes{};
     for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) {
       const Values v = again(x, kept, c, row, col);
@@ -81,22 +91,22 @@ __global__ void __launch_bounds__(kRowThreads, kKept > 0 && kKept <= 2 ? 2 : 1)
     backward_kernel(X x, W weight, const float* rstds, Y dy, Y dx, float* partial) {
   const std::int64_t first = blockIdx.x * kSlabRows;
   const std::int64_t last = first + kSlabRows < x.rows ? first + kSlabRows : x.rows;
-  RowChunks<kKept> w, sums{}, next_x, next_g;
-  for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) {
-    w.chunk[c] = load(weight, 0, col);
-    next_x.chunk[c] = load(x, first, col);
-    next_g.chunk[c] = load(dy, first, col);
-  });
+  RowChunks<kKept> w, sums{};
+  for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) { w.chunk[c] = load(weight, 0, col); });
+  FetchedRow<kKept, X> next_x;
+  FetchedRow<kKept, Y> next_g;
+  next_x.fetch_row(x, first);
+  next_g.fetch_row(dy, first);
   float next_rstd = rstds[first];
   for (std::int64_t row = first; row < last; ++row) {
-    const RowChunks<kKept> kept_x = next_x, kept_g = next_g;
+    RowChunks<kKept> kept_x, kept_g;
+    next_x.decode_row(x, kept_x);
+    next_g.decode_row(dy, kept_g);
     const float rstd = next_rstd;
-    if (row + 1 < last) {  // on their way while this row is worked on
+    if (row + 1 < last) {
       next_rstd = rstds[row + 1];
-      for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) {
-        next_x.chunk[c] = load(x, row + 1, col);
-        next_g.chunk[c] = load(dy, row + 1, col);
-      });
+      next_x.fetch_row(x, row + 1);
+      next_g.fetch_row(dy, row + 1);
     }
     Values lanes{};
     for_own_chunks<kKept>(x.cols, [&](int c, std::int64_t col) {

@@ -1,9 +1,9 @@
-#include "worker/core/kernels/api/exponential.h"
 #include "worker/core/kernels/cuda/check.h"
 #include "worker/core/kernels/cuda/device_state.h"
 #include "worker/core/kernels/cuda/operations.h"
 #include "worker/core/kernels/cuda/reduce.cuh"
 #include "worker/core/kernels/cuda/scaling.h"
+#include "worker/core/kernels/cuda/sigmoid.cuh"
 
 namespace coat::kernels::cuda {
 namespace {
@@ -11,8 +11,9 @@ namespace {
 constexpr int kThreads = 256;
 
 __device__ Values silu(Values gate) {
+  const Values sigmoid = sigmoids(gate);
 #pragma unroll
-  for (int i = 0; i < kChunk; ++i) gate.x[i] = gate.x[i] * sigmoid_f32(gate.x[i]);
+  for (int i = 0; i < kChunk; ++i) gate.x[i] = gate.x[i] * sigmoid.x[i];
   return gate;
 }
 
@@ -62,9 +63,10 @@ __global__ void __launch_bounds__(kThreads)
     const Values gate = load(m.gate, row, col), up = load(m.up, row, col),
                  dproduct = load(m.dproduct, row, col);
     Values dgate, active;
+    const Values sigmoid = sigmoids(gate);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      const float x = gate.x[i], sig = sigmoid_f32(x);
+      const float x = gate.x[i], sig = sigmoid.x[i];
       dgate.x[i] = dproduct.x[i] * up.x[i] * (sig + x * sig * (1.0f - sig));
       active.x[i] = x * sig;
     }
