@@ -74,6 +74,9 @@ class Deterministic {
   bool was_, warned_, filled_;
 };
 
+// Of an H100 or H200: into so many groups FlashAttention splits its blocks.
+constexpr std::int64_t kMultiprocessors = 132;
+
 class CudaAttentionCore final : public AttentionCore {
  public:
   void forward(const LayerContext& context, const AttentionForwardArgs& args) const override {
@@ -108,12 +111,14 @@ class CudaAttentionCore final : public AttentionCore {
   std::int64_t forward_workspace_bytes(const AttentionShape& shape) const override {
     return shape.tokens() * (2 * shape.width() + 4 * shape.heads);
   }
-  // Gradients, of k and v for every query head too where those share one; dq in FP32, and the sums of d_out *
-  // out.
+  // Gradients, of k and v for every query head too where those share one; dq in FP32, once for each group of
+  // blocks that adds to it in a fixed order; and the sums of d_out * out.
   std::int64_t backward_workspace_bytes(const AttentionShape& shape) const override {
     const std::int64_t gradients = shape.width() + 2 * shape.kv_width();
     const std::int64_t expanded = shape.kv_heads < shape.heads ? 2 * shape.width() : 0;
-    return shape.tokens() * (2 * (gradients + expanded) + 4 * shape.width() + 4 * shape.heads);
+    const std::int64_t pieces = shape.sequences * shape.heads;
+    const std::int64_t splits = (kMultiprocessors + pieces - 1) / pieces;
+    return shape.tokens() * (2 * (gradients + expanded) + 4 * splits * shape.width() + 4 * shape.heads);
   }
 };
 

@@ -79,7 +79,7 @@ class StepMemory {
   std::int64_t kernel_scratch() const {
     if (on_cpu_) return 0;
     constexpr std::int64_t kTables = 256 << 10;
-    constexpr std::int64_t kProducts = 32 << 20, kStaging = 64 << 20;
+    constexpr std::int64_t kProducts = 32 << 20, kStaging = 32 << 20;
     const std::int64_t slabs = (tokens_ + 63) / 64 * h_ * 4;
     const std::int64_t squares = (std::max(model_.vocab_size, f_) * h_ + 4095) / 4096 * 8;
     const bool staged = recipe_.saved_nonlinear.scaling == Scaling::kGroup;

@@ -55,5 +55,13 @@ TEST(Failures, AllocationFailuresOfLibtorchAreOutOfMemory) {
   EXPECT_EQ(thrown([] { TORCH_CHECK(false, "shapes differ"); }).exit_code, 70);
 }
 
+TEST(Failures, DeviceErrorsOfLibtorchAreDeviceFaults) {
+  const c10::SourceLocation here{"run", "file", 1};
+  EXPECT_EQ(failure_from(c10::AcceleratorError(here, 700, "CUDA error: an illegal memory access")).exit_code,
+            74);
+  EXPECT_EQ(failure_from(c10::Error(here, "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED")).exit_code, 74);
+  EXPECT_EQ(failure_from(c10::OutOfMemoryError(here, "CUDA out of memory")).exit_code, 71);
+}
+
 }  // namespace
 }  // namespace coat::trainer
