@@ -23,13 +23,6 @@ namespace {
 constexpr std::int64_t kBlockRows = 128;
 constexpr std::int64_t kBlockCols = 256;
 
-// Every block packs its operands anew, so a product with blocks to spare takes higher ones: a function of the
-// shape, which leaves at least eight blocks for threads.
-std::int64_t block_rows_of(std::int64_t rows, std::int64_t blocks_across) {
-  const std::int64_t blocks = (rows + kBlockRows - 1) / kBlockRows * blocks_across;
-  return kBlockRows * std::clamp<std::int64_t>(blocks / 8, 1, 4);
-}
-
 // An operand as FP32 without its kTensor scale; `scratch` holds it unless it is FP32 anyway.
 struct Operand {
   at::Tensor scratch;
@@ -135,15 +128,14 @@ void gemm(const GemmArgs& args) {
   const std::int64_t unit = grouped ? args.out.format.group : 1;
   const std::int64_t block_cols = (kBlockCols + unit - 1) / unit * unit;
   const std::int64_t blocks_across = (args.out.cols + block_cols - 1) / block_cols;
-  const std::int64_t block_rows = block_rows_of(args.out.rows, blocks_across);
-  const std::int64_t blocks_down = (args.out.rows + block_rows - 1) / block_rows;
+  const std::int64_t blocks_down = (args.out.rows + kBlockRows - 1) / kBlockRows;
   const bool direct = args.out.format.format == Format::kFp32;
   at::parallel_for(0, blocks_down * blocks_across, 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> values(direct ? 0 : static_cast<std::size_t>(block_rows * block_cols));
+    std::vector<float> values(direct ? 0 : static_cast<std::size_t>(kBlockRows * block_cols));
     std::vector<float> previous(args.accumulate && !direct ? static_cast<std::size_t>(block_cols) : 0);
     for (std::int64_t index = begin; index < end; ++index) {
-      Block block{index / blocks_across * block_rows, 0, index % blocks_across * block_cols, 0};
-      block.rows = std::min(block_rows, args.out.rows - block.row);
+      Block block{index / blocks_across * kBlockRows, 0, index % blocks_across * block_cols, 0};
+      block.rows = std::min(kBlockRows, args.out.rows - block.row);
       block.cols = std::min(block_cols, args.out.cols - block.col);
       if (direct) {
         float* corner = static_cast<float*>(args.out.data) + block.row * args.out.cols + block.col;
