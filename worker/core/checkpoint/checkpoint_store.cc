@@ -71,8 +71,13 @@ std::vector<std::string> list_checkpoints(FileSystem& files, const std::string& 
   return paths;
 }
 
-Store::Store(FileSystem& files, std::string folder, std::int64_t epoch, std::int64_t keep)
-    : files_(files), folder_(std::move(folder)), epoch_(epoch), keep_(std::max<std::int64_t>(keep, 1)) {}
+Store::Store(FileSystem& files, std::string folder, std::int64_t epoch, std::int64_t keep,
+             std::chrono::milliseconds lock_patience)
+    : files_(files),
+      folder_(std::move(folder)),
+      epoch_(epoch),
+      keep_(std::max<std::int64_t>(keep, 1)),
+      lock_patience_(lock_patience) {}
 
 void Store::open() {
   try {
@@ -102,7 +107,7 @@ void Store::require_ownership() {
 }
 
 void Store::claim() {
-  const auto held = files_.lock(path_of("lock"));
+  const auto held = files_.lock(path_of("lock"), lock_patience_);
   require_ownership();
   const std::string text = std::to_string(epoch_) + "\n";
   const std::string temporary = path_of(kEpochFile + std::string(kTemporaryMark) + std::to_string(epoch_));
@@ -117,7 +122,7 @@ void Store::claim() {
 
 // Only what is no newer epoch's: that one is fenced off here already, and its folder is its own.
 void Store::remove_leftovers() {
-  const auto held = files_.lock(path_of("lock"));
+  const auto held = files_.lock(path_of("lock"), lock_patience_);
   for (const std::string& name : files_.list(folder_)) {
     if (const auto temporary = marked(name, kTemporaryMark); temporary && temporary->epoch <= epoch_) {
       files_.remove_all(path_of(name));
@@ -190,7 +195,7 @@ Saved Store::save(const Content& content) {
 }
 
 void Store::publish(const std::string& temporary, const std::string& final_path) {
-  const auto held = files_.lock(path_of("lock"));
+  const auto held = files_.lock(path_of("lock"), lock_patience_);
   require_ownership();
   const std::string replaced = final_path + kReplacedMark + std::to_string(epoch_);
   const bool replaces = files_.exists(final_path);

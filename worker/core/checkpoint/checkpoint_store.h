@@ -1,16 +1,21 @@
 // Checkpoints of one job in one folder, over all its attempts:
 //
 //   <folder>/epoch                      the highest epoch that owns the folder
-//   <folder>/lock                       held for the moments in which ownership is looked at and a checkpoint
-//   published <folder>/step-00000100/             complete: parameters.bin, optimizer.bin, manifest.json
+//   <folder>/lock                       held while ownership is looked at and a checkpoint published
+//   <folder>/step-00000100/             complete: parameters.bin, optimizer.bin, manifest.json
 //   <folder>/step-00000200.tmp-7/       being written by epoch 7, or left by a writer that died
 //   <folder>/damaged-step-00000300/     found damaged and set aside when a run went on from an older one
 //
 // A checkpoint is written beside its place, every file synced, the manifest last, and then renamed, so a
 // folder named step-N is whole whenever the writer or the machine stops. Not thread-safe; several processes
 // may use one folder.
+//
+// A process that is frozen while it holds the lock cannot keep a newer epoch out: its lock is taken over
+// after the patience. Nothing is lost by that: taking the folder over removes what the frozen one was about
+// to publish, so its rename fails once it goes on, and it finds itself fenced.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -60,10 +65,14 @@ struct Expected {
   std::vector<HostTensor> optimizer;
 };
 
+// Longer than a living holder needs it.
+inline constexpr std::chrono::seconds kLockPatience{10};
+
 class Store {
  public:
   // `keep`: newest complete checkpoints that stay, at least 1.
-  Store(FileSystem& files, std::string folder, std::int64_t epoch, std::int64_t keep);
+  Store(FileSystem& files, std::string folder, std::int64_t epoch, std::int64_t keep,
+        std::chrono::milliseconds lock_patience = kLockPatience);
 
   // Makes the folder, takes it over for this epoch, removes what dead writers left, and proves that it can be
   // written. Throws FencedError where a higher epoch owns it, CheckpointError where it cannot be written.
@@ -101,6 +110,7 @@ class Store {
   std::string folder_;
   std::int64_t epoch_;
   std::int64_t keep_;
+  std::chrono::milliseconds lock_patience_;
 };
 
 // Paths of the step-N folders of `folder`, the newest first.

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -9,7 +10,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <system_error>
+#include <thread>
 
 namespace coat::checkpoint {
 namespace {
@@ -79,16 +82,41 @@ class RealReadableFile : public ReadableFile {
   Descriptor file_;
 };
 
+bool same_file(int descriptor, const std::string& path) {
+  struct stat held {};
+  struct stat named {};
+  return ::fstat(descriptor, &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+}
+
 class RealFileLock : public FileLock {
  public:
-  explicit RealFileLock(const std::string& path) : file_(path, O_RDWR | O_CREAT, "open") {
-    while (::flock(file_.value(), LOCK_EX) != 0) {
-      if (errno != EINTR) throw FileError("lock", path, errno);
-    }
+  RealFileLock(const std::string& path, std::chrono::milliseconds patience) {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    do {
+      file_.emplace(path, O_RDWR | O_CREAT, "open");
+      // Whoever takes a lock over puts another file under its name: then this one guards nothing.
+      if (::flock(file_->value(), LOCK_EX | LOCK_NB) == 0) {
+        if (same_file(file_->value(), path)) return;
+        continue;
+      }
+      if (errno != EWOULDBLOCK && errno != EINTR) throw FileError("lock", path, errno);
+      std::this_thread::sleep_for(kLockPoll);
+    } while (std::chrono::steady_clock::now() < deadline);
+    take_over(path);
   }
 
  private:
-  Descriptor file_;
+  static constexpr std::chrono::milliseconds kLockPoll{10};
+
+  void take_over(const std::string& path) {
+    const std::string fresh = path + ".taken-" + std::to_string(::getpid());
+    file_.emplace(fresh, O_RDWR | O_CREAT, "open");
+    if (::flock(file_->value(), LOCK_EX) != 0) throw FileError("lock", fresh, errno);
+    if (::rename(fresh.c_str(), path.c_str()) != 0) throw FileError("rename", fresh, errno);
+  }
+
+  std::optional<Descriptor> file_;
 };
 
 class RealFileSystem : public FileSystem {
@@ -115,8 +143,8 @@ class RealFileSystem : public FileSystem {
     std::filesystem::remove_all(path, error);
     if (error) throw FileError("remove", path, error.value());
   }
-  std::unique_ptr<FileLock> lock(const std::string& path) override {
-    return std::make_unique<RealFileLock>(path);
+  std::unique_ptr<FileLock> lock(const std::string& path, std::chrono::milliseconds patience) override {
+    return std::make_unique<RealFileLock>(path, patience);
   }
   bool exists(const std::string& path) override {
     std::error_code error;

@@ -2,6 +2,7 @@
 // stop at any point. Every failure is a FileError with errno, path and operation.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,7 +34,8 @@ class ReadableFile {
   virtual std::size_t read(void* data, std::size_t bytes) = 0;
 };
 
-// Held while it lives, against every process; released by the system when the process dies.
+// Held while it lives, against every process; released by the system when the process dies, and lost to
+// whoever has waited out his patience while the holder was frozen.
 class FileLock {
  public:
   virtual ~FileLock() = default;
@@ -47,8 +49,9 @@ class FileSystem {
   virtual std::unique_ptr<ReadableFile> open(const std::string& path) = 0;
   virtual void rename(const std::string& from, const std::string& to) = 0;
   virtual void sync_directory(const std::string& path) = 0;
-  virtual void remove_all(const std::string& path) = 0;                 // what is not there is no error
-  virtual std::unique_ptr<FileLock> lock(const std::string& path) = 0;  // waits
+  virtual void remove_all(const std::string& path) = 0;  // what is not there is no error
+  // Waits for the holder, but no longer than `patience`: then the lock is taken over under the same name.
+  virtual std::unique_ptr<FileLock> lock(const std::string& path, std::chrono::milliseconds patience) = 0;
   virtual bool exists(const std::string& path) = 0;
   virtual std::vector<std::string> list(const std::string& path) = 0;  // names, sorted
   virtual std::int64_t free_bytes(const std::string& path) = 0;

@@ -2,6 +2,7 @@
 // the process is taken for dead: nothing works any more, and what was not synced is lost.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -55,9 +56,9 @@ class FaultyFileSystem : public FileSystem {
     step("remove", path);
     real_.remove_all(path);
   }
-  std::unique_ptr<FileLock> lock(const std::string& path) override {
+  std::unique_ptr<FileLock> lock(const std::string& path, std::chrono::milliseconds patience) override {
     require_alive();
-    return real_.lock(path);
+    return real_.lock(path, patience);
   }
   bool exists(const std::string& path) override {
     require_alive();

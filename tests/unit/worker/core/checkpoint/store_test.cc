@@ -1,6 +1,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 
 #include <gmock/gmock.h>
 
@@ -208,6 +209,36 @@ TEST_F(StoreTest, AHigherEpochTakesTheFolderOver) {
               ElementsAre(job("step-00000150"), job("step-00000100")));
   // The same epoch may come back: its own process was restarted.
   EXPECT_EQ(reason<FencedError>([&] { store(real_, 5).open(); }), "accepted");
+}
+
+TEST_F(StoreTest, AFrozenHolderOfTheLockKeepsNoNewerEpochOut) {
+  using std::chrono::milliseconds;
+  State state;
+  Store old = store(real_, 4);
+  old.open();
+  old.save(state.content(100));
+  // Frozen between its look at the epoch and its rename: the lock held, the new checkpoint written beside its
+  // place.
+  const auto frozen = real_.lock(job("lock"), milliseconds(0));
+  std::filesystem::create_directories(job("step-00000200.tmp-4"));
+
+  Store newer(real_, folder_ / "job", 5, 2, milliseconds(30));
+  newer.open();
+  EXPECT_THAT(names(), ElementsAre("epoch", "lock", "step-00000100"));
+  EXPECT_THROW(real_.rename(job("step-00000200.tmp-4"), job("step-00000200")), FileError);
+  newer.save(state.content(150));
+  EXPECT_THAT(reason<FencedError>([&] { old.save(state.content(300)); }), HasSubstr("belongs to epoch 5"));
+}
+
+TEST_F(StoreTest, ALockIsWaitedFor) {
+  using std::chrono::milliseconds;
+  std::filesystem::create_directories(job(""));
+  auto first = real_.lock(job("lock"), milliseconds(0));
+  std::future<std::unique_ptr<FileLock>> second =
+      std::async(std::launch::async, [&] { return real_.lock(job("lock"), std::chrono::minutes(5)); });
+  EXPECT_EQ(second.wait_for(milliseconds(30)), std::future_status::timeout);
+  first.reset();
+  EXPECT_NE(second.get(), nullptr);
 }
 
 TEST_F(StoreTest, LeftoversOfDeadWritersAreRemovedAndOthersAreNot) {
