@@ -52,7 +52,7 @@ scheduler::Snapshot Controller::snapshot() const {
 }
 
 void Controller::schedule(SteadyTime now) {
-  const auto start = std::chrono::steady_clock::now();
+  const SteadyTime start = clock_.now();
   schedule_due_ = false;
   scheduler::Decision decision = scheduler::schedule(snapshot(), now);
   for (const scheduler::Placement& placement : decision.placements) place(placement);
@@ -62,12 +62,11 @@ void Controller::schedule(SteadyTime now) {
   }
   next_retry_ = decision.next;
   ask_for_evaluations(now);
-  const auto spent = std::chrono::steady_clock::now() - start;
+  const auto spent = clock_.now() - start;
   metrics_.observe("coat_scheduling_cycle_seconds", "Length of a scheduling cycle.", {},
                    std::chrono::duration<double>(spent).count(), kCycleBuckets);
   // Cycles take at most a tenth of this thread's time, however many jobs wait.
-  next_cycle_ =
-      clock_.now() + (spent > std::chrono::milliseconds(1) ? 9 * spent : std::chrono::nanoseconds(0));
+  next_cycle_ = clock_.now() + 9 * spent;
 }
 
 void Controller::place(const scheduler::Placement& placement) {

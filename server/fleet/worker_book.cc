@@ -68,10 +68,12 @@ void WorkerBook::hear(WorkerEntry& entry, SteadyTime now, SystemTime stamp) {
   *entry.worker.mutable_heartbeat_time() = timestamp(stamp);
 }
 
-bool WorkerBook::take_devices(WorkerEntry& entry, const google::protobuf::RepeatedPtrField<v1::Device>& devices) {
+bool WorkerBook::take_devices(WorkerEntry& entry,
+                              const google::protobuf::RepeatedPtrField<v1::Device>& devices) {
   const auto& known = entry.worker.devices();
   const auto same = [](const v1::Device& a, const v1::Device& b) { return MessageDifferencer::Equals(a, b); };
-  if (devices.empty() || std::equal(devices.begin(), devices.end(), known.begin(), known.end(), same)) return false;
+  if (devices.empty() || std::equal(devices.begin(), devices.end(), known.begin(), known.end(), same))
+    return false;
   *entry.worker.mutable_devices() = devices;
   return true;
 }

@@ -153,7 +153,7 @@ v1::AttemptReport FakeWorker::report(const v1::Assign& assign, v1::Attempt::Stat
 
 void FakeWorker::run(const v1::Assign& assign) {
   send(report(assign, v1::Attempt::RUNNING, 1));
-  EXPECT_TRUE(next(v1::ControllerMessage::kReportAck));
+  EXPECT_TRUE(acknowledged(1));
 }
 
 void FakeWorker::finish(const v1::Assign& assign, v1::Attempt::State state, v1::ExitStatus::Reason reason,
@@ -164,7 +164,14 @@ void FakeWorker::finish(const v1::Assign& assign, v1::Attempt::State state, v1::
   end.set_log_bytes(log_bytes);
   end.set_metrics_bytes(metrics_bytes);
   send(end);
-  EXPECT_TRUE(next(v1::ControllerMessage::kReportAck));
+  EXPECT_TRUE(acknowledged(end.report_sequence()));
+}
+
+bool FakeWorker::acknowledged(std::int64_t sequence) {
+  while (const auto message = next(v1::ControllerMessage::kReportAck)) {
+    if (message->report_ack().report_sequence() == sequence) return true;
+  }
+  return false;
 }
 
 void FakeWorker::vanish() { context_.TryCancel(); }

@@ -54,6 +54,7 @@ class FakeWorker {
   grpc::Status status();
 
  private:
+  bool acknowledged(std::int64_t sequence);
   void read();
   std::unique_ptr<v1::WorkerService::Stub> stub_;
   grpc::ClientContext context_;

@@ -328,7 +328,7 @@ TEST_F(StreamsTest, ALongLogComesInPieces) {
   }
   worker.finish(assign, v1::Attempt::SUCCEEDED, v1::ExitStatus::DONE, static_cast<std::int64_t>(all.size()));
   const Log log = logs(name, 0, true);
-  EXPECT_EQ(log.data, all);
+  EXPECT_TRUE(log.data == all) << log.data.size() << " bytes of " << all.size();
   EXPECT_TRUE(log.end);
 }
 
