@@ -1,5 +1,7 @@
 #include "worker/core/base/tracked_allocator.h"
 
+#include <malloc.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -75,6 +77,16 @@ class TrackedAllocator final : public c10::Allocator {
   }
 };
 
+// Every step asks for the same blocks again. Given back to the system between, they would be cleared and
+// mapped anew each time, which costs a step 4 to 8 %; so the heap keeps up to a gigabyte of free
+// memory.
+void keep_freed_memory() {
+  constexpr int kLargestHeapBlock = 32 << 20;
+  constexpr int kKeptFree = 1 << 30;
+  mallopt(M_MMAP_THRESHOLD, kLargestHeapBlock);
+  mallopt(M_TRIM_THRESHOLD, kKeptFree);
+}
+
 }  // namespace
 
 void install() {
@@ -84,6 +96,7 @@ void install() {
     static auto* allocator = new TrackedAllocator();
     constexpr std::uint8_t kHighestPriority = 100;
     c10::SetCPUAllocator(allocator, kHighestPriority);
+    keep_freed_memory();
   });
 }
 
