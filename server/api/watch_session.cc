@@ -12,7 +12,10 @@ WatchSession::WatchSession(control::Controller& controller, CallMeter meter, std
       after_sequence_(after_sequence) {}
 
 bool WatchSession::offer(std::shared_ptr<const v1::WatchJobsResponse> response) {
-  if (queued() >= kMaxQueued) return false;
+  const std::size_t waiting = queued();
+  // What carries no event may be left out: the next one says the same and more.
+  if (!response->has_event() && waiting >= kMaxQueuedProgress) return true;
+  if (waiting >= kMaxQueued) return false;
   push({std::move(response)});
   return true;
 }

@@ -16,6 +16,7 @@ class WatchSession : public WriteSession<v1::WatchJobsResponse>, public control:
  public:
   // A live watcher with this many unsent responses is ended.
   static constexpr std::size_t kMaxQueued = 1024;
+  static constexpr std::size_t kMaxQueuedProgress = 256;  // behind more of them, progress is left out
 
   WatchSession(control::Controller& controller, CallMeter meter, std::string job,
                std::int64_t after_sequence);

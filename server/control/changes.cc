@@ -97,7 +97,7 @@ void Controller::publish(const LiveJob& job, const jobs::Outcome& outcome) {
     }
     if (terminal) {
       if (LiveJob* ended = live(name)) {
-        for (store::AttemptRow& row : ended->record.attempts) ended_[row.attempt.name()] = std::move(row);
+        remember(std::move(ended->record.attempts));
         jobs_.erase(name);
       }
     }

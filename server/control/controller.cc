@@ -132,8 +132,11 @@ SteadyTime Controller::next_deadline() const {
   if (stopping_) return now + kIdle;
   if (const auto at = workers_.next_deadline()) next = std::min(next, *at);
   if (const auto at = desk_.next_deadline()) next = std::min(next, *at);
-  if (next_retry_) next = std::min(next, *next_retry_);
-  if (schedule_due_) next = std::min(next, next_cycle_);
+  if (schedule_due_) {
+    next = std::min(next, next_cycle_);
+  } else if (next_retry_) {
+    next = std::min(next, *next_retry_);
+  }
   if (metrics_due_) next = std::min(next, next_metrics_);
   for (const std::string& name : unpublished_) {
     const auto job = jobs_.find(name);

@@ -194,6 +194,7 @@ class Controller {
   // streams.cc
   Result<StreamState> look_at_stream(const StreamTarget& target, store::StreamKind kind);
   std::optional<store::AttemptRow> find_attempt(const std::string& job, int number);
+  void remember(std::vector<store::AttemptRow> rows);
 
   // workers.cc
   void handle(const std::shared_ptr<fleet::WorkerLink>& link, v1::WorkerMessage& message,

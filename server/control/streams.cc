@@ -20,11 +20,15 @@ std::optional<store::AttemptRow> Controller::find_attempt(const std::string& job
     return std::nullopt;
   }
   if (const auto found = ended_.find(name); found != ended_.end()) return found->second;
-  if (ended_.size() > kMaxEndedAttempts) ended_.clear();
-  for (store::AttemptRow& row : store_.find_attempts(job)) ended_[row.attempt.name()] = std::move(row);
+  remember(store_.find_attempts(job));
   const auto found = ended_.find(name);
   if (found == ended_.end()) return std::nullopt;
   return found->second;
+}
+
+void Controller::remember(std::vector<store::AttemptRow> rows) {
+  if (ended_.size() > kMaxEndedAttempts) ended_.clear();
+  for (store::AttemptRow& row : rows) ended_[row.attempt.name()] = std::move(row);
 }
 
 void Controller::find_stream(std::string attempt, Done<StreamTarget> done) {

@@ -110,7 +110,8 @@ class Cycle {
                           "tries again in " + std::to_string(left) + " s" +
                               (job.last_failure.empty() ? "" : " after: " + job.last_failure));
     detail(status, "seconds", left);
-    if (!decision_.next || job.not_before < *decision_.next) decision_.next = job.not_before;
+    const SteadyTime again = std::min(job.not_before, now_ + std::chrono::seconds(1));
+    if (!decision_.next || again < *decision_.next) decision_.next = again;
   }
 
   // The kinds of device that the job could be placed on, given who is connected.

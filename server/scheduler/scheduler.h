@@ -68,7 +68,8 @@ struct Placement {
 struct Decision {
   std::vector<Placement> placements;                 // in the order in which they were made
   std::map<std::string, v1::PendingStatus> waiting;  // every job that was not placed
-  std::optional<SteadyTime> next;                    // the end of the nearest back-off
+  std::optional<SteadyTime>
+      next;  // the end of the nearest back-off, at most a second away: the messages count down
 };
 
 Decision schedule(const Snapshot& snapshot, SteadyTime now);

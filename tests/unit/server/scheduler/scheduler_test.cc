@@ -153,7 +153,8 @@ TEST(Scheduler, ABackOffEndsByTheClockAndHoldsUpNobody) {
   const Decision before = schedule(snapshot, kNow);
   EXPECT_EQ(reason(before, "a"), v1::PendingStatus::RETRY_BACKOFF);
   EXPECT_NE(before.waiting.at("a").message().find("the GPU fell off"), std::string::npos);
-  EXPECT_EQ(before.next, waiting.not_before);
+  EXPECT_EQ(before.next, kNow + std::chrono::seconds(1)) << "its message counts down";
+  EXPECT_EQ(schedule(snapshot, waiting.not_before - std::chrono::milliseconds(5)).next, waiting.not_before);
   ASSERT_EQ(before.placements.size(), 1U);
   EXPECT_EQ(before.placements[0].job, "b");
   const Decision after = schedule(snapshot, waiting.not_before);
