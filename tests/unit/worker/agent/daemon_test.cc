@@ -52,7 +52,9 @@ TEST_F(DaemonTest, AJobRunsToItsEnd) {
   EXPECT_EQ(slurp(report.summary().log_path()), lines(10));
   EXPECT_EQ(controller_.bytes(kAttempt, 5, v1::StreamChunk::LOG), lines(10));
   EXPECT_EQ(controller_.bytes(kAttempt, 5, v1::StreamChunk::METRICS), slurp(report.summary().metrics_path()));
-  EXPECT_EQ(controller_.reports(kAttempt, 5).front().state(), v1::Attempt::RUNNING);
+  // Of a trainer that has ended before the daemon looked, the end is all there is to tell.
+  EXPECT_THAT(controller_.reports(kAttempt, 5).front().state(),
+              ::testing::AnyOf(v1::Attempt::RUNNING, v1::Attempt::SUCCEEDED));
   EXPECT_TRUE(eventually([&] { return std::filesystem::exists(folder("a-x7k2p.1.5") / "shipped"); }));
 }
 
