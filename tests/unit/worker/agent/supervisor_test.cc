@@ -94,9 +94,9 @@ TEST_F(SupervisorTest, EveryExitCodeIsRecorded) {
 }
 
 TEST_F(SupervisorTest, ASignalOfAStrangerIsTold) {
-  const ExitRecord exit = run({{"signal", std::to_string(SIGSEGV)}});
+  const ExitRecord exit = run({{"signal", std::to_string(SIGUSR2)}});
   EXPECT_EQ(exit.exit_code, -1);
-  EXPECT_EQ(exit.signal, SIGSEGV);
+  EXPECT_EQ(exit.signal, SIGUSR2);
   EXPECT_FALSE(exit.killed_by_service);
 }
 
