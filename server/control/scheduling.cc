@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kMaxFailedEvaluations = 3;
 constexpr std::chrono::seconds kEvaluationRetry{10};
+// A step of the clock that no scheduling cycle takes: it was set, or the machine slept.
+constexpr std::chrono::seconds kLeap{1};
 const std::vector<double> kCycleBuckets = {0.0001, 0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 5};
 const std::vector<double> kWaitBuckets = {0.1, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400};
 
@@ -65,8 +67,9 @@ void Controller::schedule(SteadyTime now) {
   const auto spent = clock_.now() - start;
   metrics_.observe("coat_scheduling_cycle_seconds", "Length of a scheduling cycle.", {},
                    std::chrono::duration<double>(spent).count(), kCycleBuckets);
-  // Cycles take at most a tenth of this thread's time, however many jobs wait.
-  next_cycle_ = clock_.now() + 9 * spent;
+  // Cycles take at most a tenth of this thread's time, however many jobs wait. A clock that leapt meanwhile
+  // says nothing about that time.
+  next_cycle_ = clock_.now() + (spent < kLeap ? 9 * spent : SteadyTime::duration::zero());
 }
 
 void Controller::place(const scheduler::Placement& placement) {
