@@ -155,11 +155,13 @@ TEST_F(WorkerServiceTest, AnEstimateThatFailsIsAskedForAgainAndThenGivenUp) {
     v1::EstimateResult result;
     result.set_query_id(query->estimate().query_id());
     result.mutable_error()->set_reason(v1::ExitStatus::INTERNAL);
-    result.mutable_error()->set_message("no trainer");
+    // Another text each time: time may move on only when this answer is known.
+    const std::string message = "no trainer, answer " + std::to_string(i);
+    result.mutable_error()->set_message(message);
     worker.send(result);
     if (i == 2) break;
-    EXPECT_TRUE(eventually(
-        [&] { return get(name).pending_status().message().find("no trainer") != std::string::npos; }));
+    EXPECT_TRUE(
+        eventually([&] { return get(name).pending_status().message().find(message) != std::string::npos; }));
     for (int step = 0; step < 4; ++step) {
       ASSERT_TRUE(lives_through(worker, "workers/w", seconds(6)));
     }
