@@ -176,7 +176,8 @@ grpc::ServerWriteReactor<v1::WatchJobsResponse>* JobServiceImpl::WatchJobs(
     if (!name.ok()) return refuse<v1::WatchJobsResponse>(meter, name.error());
     job = name.value();
   }
-  return std::make_shared<WatchSession>(controller_, std::move(meter), job, request->after_sequence())
+  return std::make_shared<WatchSession>(controller_, std::move(meter), job, request->after_sequence(),
+                                        kWatchQueue)
       ->open();
 }
 

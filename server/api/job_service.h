@@ -10,6 +10,8 @@ namespace coat::api {
 // Thread-safe. The controller must outlive the server that this is registered with.
 class JobServiceImpl final : public v1::JobService::CallbackService {
  public:
+  // A watcher that has so many unsent responses is ended.
+  static constexpr std::size_t kWatchQueue = 1024;
   JobServiceImpl(control::Controller& controller, Metrics& metrics);
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,

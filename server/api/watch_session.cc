@@ -5,17 +5,18 @@
 namespace coat::api {
 
 WatchSession::WatchSession(control::Controller& controller, CallMeter meter, std::string job,
-                           std::int64_t after_sequence)
+                           std::int64_t after_sequence, std::size_t max_queued)
     : WriteSession(std::move(meter)),
       controller_(controller),
       job_(std::move(job)),
+      max_queued_(max_queued),
       after_sequence_(after_sequence) {}
 
 bool WatchSession::offer(std::shared_ptr<const v1::WatchJobsResponse> response) {
   const std::size_t waiting = queued();
   // What carries no event may be left out: the next one says the same and more.
-  if (!response->has_event() && waiting >= kMaxQueuedProgress) return true;
-  if (waiting >= kMaxQueued) return false;
+  if (!response->has_event() && waiting >= max_queued_ / 4) return true;
+  if (waiting >= max_queued_) return false;
   push({std::move(response)});
   return true;
 }

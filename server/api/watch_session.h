@@ -14,12 +14,9 @@ namespace coat::api {
 
 class WatchSession : public WriteSession<v1::WatchJobsResponse>, public control::WatchSink {
  public:
-  // A live watcher with this many unsent responses is ended.
-  static constexpr std::size_t kMaxQueued = 1024;
-  static constexpr std::size_t kMaxQueuedProgress = 256;  // behind more of them, progress is left out
-
-  WatchSession(control::Controller& controller, CallMeter meter, std::string job,
-               std::int64_t after_sequence);
+  // A live watcher with `max_queued` unsent responses is ended.
+  WatchSession(control::Controller& controller, CallMeter meter, std::string job, std::int64_t after_sequence,
+               std::size_t max_queued);
 
   bool offer(std::shared_ptr<const v1::WatchJobsResponse> response) override;
   void end(std::optional<ServiceError> error) override;
@@ -31,6 +28,7 @@ class WatchSession : public WriteSession<v1::WatchJobsResponse>, public control:
 
   control::Controller& controller_;
   const std::string job_;
+  const std::size_t max_queued_;
   std::mutex step_mutex_;
   std::int64_t after_sequence_;
   bool first_ = true;

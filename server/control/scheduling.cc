@@ -11,9 +11,9 @@ namespace coat::control {
 namespace {
 
 constexpr int kMaxFailedEvaluations = 3;
+constexpr std::int64_t kLongQueue = 1000;
+constexpr std::chrono::microseconds kDelayPerWaitingJob{20};
 constexpr std::chrono::seconds kEvaluationRetry{10};
-// A step of the clock that no scheduling cycle takes: it was set, or the machine slept.
-constexpr std::chrono::seconds kLeap{1};
 const std::vector<double> kCycleBuckets = {0.0001, 0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 5};
 const std::vector<double> kWaitBuckets = {0.1, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400};
 
@@ -67,9 +67,9 @@ void Controller::schedule(SteadyTime now) {
   const auto spent = clock_.now() - start;
   metrics_.observe("coat_scheduling_cycle_seconds", "Length of a scheduling cycle.", {},
                    std::chrono::duration<double>(spent).count(), kCycleBuckets);
-  // Cycles take at most a tenth of this thread's time, however many jobs wait. A clock that leapt meanwhile
-  // says nothing about that time.
-  next_cycle_ = clock_.now() + (spent < kLeap ? 9 * spent : SteadyTime::duration::zero());
+  // With a long queue a cycle is expensive, and a moment's delay is nothing to a job that waits in it.
+  const auto waiting = static_cast<std::int64_t>(decision.waiting.size());
+  next_cycle_ = waiting > kLongQueue ? now + waiting * kDelayPerWaitingJob : now;
 }
 
 void Controller::place(const scheduler::Placement& placement) {
