@@ -28,7 +28,11 @@ SqliteStore::SqliteStore(SqliteOptions options, Clock& clock)
       clock_(clock),
       writer_(options_.file.string(), Connection::Mode::kReadWrite) {
   configure(writer_);
-  migrate(writer_);
+  try {
+    migrate(writer_);
+  } catch (const StoreError& error) {
+    throw StoreError(options_.file.string() + ": " + error.what());
+  }
   for (Reader* reader : {&rows_, &lists_}) {
     reader->connection = std::make_unique<Connection>(options_.file.string(), Connection::Mode::kReadOnly);
   }

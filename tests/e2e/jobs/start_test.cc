@@ -1,8 +1,10 @@
 // Daemons that cannot start say why, name the option, and leave nothing behind.
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 
 #include "tests/support/service/service.h"
 
@@ -59,6 +61,29 @@ TEST_F(StartTest, AStateFolderThatCannotBeWrittenIsNamed) {
         worker({"--state-dir", folder, "--controller", "127.0.0.1:1", "--metrics-listen", "127.0.0.1:0"}),
         {folder});
   }
+}
+
+TEST_F(StartTest, AStateFolderOfANewerVersionIsRefusedAndLeftAsItIs) {
+  service_.start_controller();
+  service_.controller().kill_now();
+  {
+    sqlite3* database = nullptr;
+    ASSERT_EQ(sqlite3_open((service_.controller_folder() / "coat.db").c_str(), &database), SQLITE_OK);
+    EXPECT_EQ(sqlite3_exec(database, "INSERT INTO schema_version VALUES (999)", nullptr, nullptr, nullptr),
+              SQLITE_OK);
+    sqlite3_close(database);
+  }
+  expect_refusal(controller({"--state-dir", service_.controller_folder(), "--listen", "127.0.0.1:0",
+                             "--worker-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"}),
+                 {service_.controller_folder(), "999", "newer"});
+  const std::filesystem::path folder = service_.folder() / "newer-worker";
+  const std::string state = "{\"version\": 999, \"something\": \"new\"}\n";
+  std::filesystem::create_directories(folder);
+  write_file(folder / "state.json", state);
+  expect_refusal(
+      worker({"--state-dir", folder, "--controller", "127.0.0.1:1", "--metrics-listen", "127.0.0.1:0"}),
+      {folder, "999", "newer"});
+  EXPECT_EQ(read_file(folder / "state.json"), state);
 }
 
 TEST_F(StartTest, BadOptionsAreNamed) {

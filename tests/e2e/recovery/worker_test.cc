@@ -1,5 +1,6 @@
 // A trainer, a worker daemon or a whole worker dies while a job runs.
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <gtest/gtest.h>
 
@@ -44,6 +45,34 @@ TEST_F(WorkerRecovery, AKilledTrainerIsTriedAgainFromItsCheckpoint) {
   EXPECT_EQ(service_.attempt(id, 1).exit().signal(), SIGKILL);
   EXPECT_GE(service_.attempt(id, 2).resume_step(), 10);
   EXPECT_GT(service_.attempt(id, 2).epoch(), service_.attempt(id, 1).epoch());
+}
+
+// A limit on the size of its files is to the trainer what a full disk is.
+TEST_F(WorkerRecovery, AFullDiskWhileSavingEndsTheJobAndKeepsItsLastCheckpoint) {
+  const std::string id = job_at_a_checkpoint(300);
+  const pid_t trainer = service_.trainers("w1").at(0);
+  constexpr rlimit kLessThanACheckpoint{16384, 16384};
+  ASSERT_EQ(::prlimit(trainer, RLIMIT_FSIZE, &kLessThanACheckpoint, nullptr), 0);
+  ::kill(trainer, SIGCONT);
+  ASSERT_TRUE(service_.reaches(id, v1::Job::FAILED));
+  const v1::Attempt attempt = service_.attempt(id, 1);
+  EXPECT_EQ(attempt.exit().reason(), v1::ExitStatus::CHECKPOINT_ERROR);
+  const std::filesystem::path checkpoints = service_.worker_folder("w1") / "checkpoints" / id;
+  for (const std::string& part : {std::string("bytes"), std::string("File too large"), checkpoints.string()}) {
+    EXPECT_NE(attempt.exit().message().find(part), std::string::npos) << part << "\n"
+                                                                      << attempt.exit().message();
+  }
+  std::vector<std::filesystem::path> saved;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints)) {
+    if (entry.is_directory()) saved.push_back(entry.path());
+  }
+  ASSERT_FALSE(saved.empty());
+  for (const std::filesystem::path& folder : saved) {
+    // Reads every file against the manifest's hashes.
+    const Output sample = run_to_end({program("coat-trainer"), "--sample-from", folder, "--prompt", "the "},
+                                     service_.folder());
+    EXPECT_EQ(sample.exit.code, 0) << folder << "\n" << sample.err;
+  }
 }
 
 TEST_F(WorkerRecovery, AKilledDaemonFindsItsTrainerAgain) {
