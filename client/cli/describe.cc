@@ -6,6 +6,7 @@
 #include "client/cli/output.h"
 #include "client/cli/progress_view.h"
 #include "client/cli/table.h"
+#include "proto/common/byte_size.h"
 
 namespace coat::cli {
 namespace {

@@ -32,20 +32,6 @@ std::string fixed_text(double value, int decimals) {
   return buffer.data();
 }
 
-std::string bytes_text(std::int64_t bytes) {
-  constexpr std::array<const char*, 5> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  constexpr double kStep = 1024;
-  if (std::abs(static_cast<double>(bytes)) < kStep) return std::to_string(bytes) + " B";
-  double value = static_cast<double>(bytes) / kStep;
-  std::size_t unit = 0;
-  // 1023.96 would be shown as "1024".
-  while (std::abs(value) >= kStep - 0.5 && unit + 1 < kUnits.size()) {
-    value /= kStep;
-    ++unit;
-  }
-  return short_number(value) + " " + kUnits[unit];
-}
-
 std::string duration_text(double seconds) {
   if (!std::isfinite(seconds)) return spec::number_text(seconds);
   if (seconds < 0) return "-" + duration_text(-seconds);

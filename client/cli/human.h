@@ -11,7 +11,6 @@
 
 namespace coat::cli {
 
-std::string bytes_text(std::int64_t bytes);          // "512 B", "1.2 GiB"
 std::string duration_text(double seconds);           // "0.4s", "45s", "3m 20s", "2h 5m", "3d 4h"
 std::string count_text(double count);                // "950", "3.4k", "3.3M"
 std::string thousands_text(std::int64_t count);      // "245,760"

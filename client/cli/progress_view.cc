@@ -5,6 +5,7 @@
 #include "client/cli/human.h"
 #include "client/cli/output.h"
 #include "client/cli/table.h"
+#include "proto/common/byte_size.h"
 
 namespace coat::cli {
 namespace {

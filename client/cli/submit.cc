@@ -6,6 +6,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/describe.h"
 #include "client/cli/human.h"
+#include "proto/common/byte_size.h"
 #include "proto/common/spec_conversion.h"
 
 namespace coat::cli {

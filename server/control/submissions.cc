@@ -4,6 +4,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
+#include "proto/common/byte_size.h"
 #include "server/control/controller.h"
 #include "server/jobs/names.h"
 
@@ -37,7 +38,9 @@ ServiceError too_large(const v1::Estimate& estimate) {
   const std::string held = std::to_string(estimate.device_memory_bytes());
   ServiceError error = failed_precondition(
       "MEMORY_ESTIMATE_EXCEEDS_DEVICE",
-      "the job needs " + needed + " bytes on a device, and the largest connected one has " + held +
+      "the job needs " + exact_bytes_text(estimate.memory().total_bytes()) +
+          " on a device, and the largest connected one has " +
+          exact_bytes_text(estimate.device_memory_bytes()) +
           "; use a smaller training.micro_batch or training.sequence_length, or a recipe that holds less");
   error.metadata = {{"needed_bytes", needed}, {"device_bytes", held}};
   return error;

@@ -5,6 +5,7 @@
 
 #include <google/protobuf/util/time_util.h>
 
+#include "proto/common/byte_size.h"
 #include "server/jobs/names.h"
 #include "server/jobs/retry.h"
 #include "server/jobs/transitions.h"
@@ -30,7 +31,7 @@ class Application {
     out_.record.row.estimate = happening.estimate;
     out_.job_changed = true;
     job_event("evaluated", job().state(),
-              "needs " + std::to_string(happening.estimate.memory().total_bytes()) + " bytes on each device");
+              "needs " + bytes_text(happening.estimate.memory().total_bytes()) + " on each device");
   }
 
   void rule(const EvaluationFailed& happening) {

@@ -5,6 +5,8 @@
 #include <set>
 #include <tuple>
 
+#include "proto/common/byte_size.h"
+
 namespace coat::scheduler {
 namespace {
 
@@ -176,9 +178,9 @@ class Cycle {
     } else if (most.healthy < job.devices) {
       message += "; the best connected worker has " + std::to_string(most.healthy) + " that are not faulted";
     } else {
-      message += " with " + std::to_string(*job.bytes_per_device) + " bytes each; the largest has " +
-                 std::to_string(most.largest_bytes) +
-                 " bytes: use a smaller micro_batch, or a recipe that holds less";
+      message += " with " + exact_bytes_text(*job.bytes_per_device) + " each; the largest has " +
+                 exact_bytes_text(most.largest_bytes) +
+                 ": use a smaller micro_batch, or a recipe that holds less";
     }
     Reason& status = wait(job, Reason::NEVER_FITS, message);
     detail(status, "devices_wanted", job.devices);

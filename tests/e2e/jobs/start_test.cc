@@ -1,10 +1,11 @@
 // Daemons that cannot start say why, name the option, and leave nothing behind.
+#include <sqlite3.h>
+
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <sqlite3.h>
 
 #include "tests/support/service/service.h"
 

@@ -58,7 +58,8 @@ TEST_F(WorkerRecovery, AFullDiskWhileSavingEndsTheJobAndKeepsItsLastCheckpoint) 
   const v1::Attempt attempt = service_.attempt(id, 1);
   EXPECT_EQ(attempt.exit().reason(), v1::ExitStatus::CHECKPOINT_ERROR);
   const std::filesystem::path checkpoints = service_.worker_folder("w1") / "checkpoints" / id;
-  for (const std::string& part : {std::string("bytes"), std::string("File too large"), checkpoints.string()}) {
+  for (const std::string& part :
+       {std::string("bytes"), std::string("File too large"), checkpoints.string()}) {
     EXPECT_NE(attempt.exit().message().find(part), std::string::npos) << part << "\n"
                                                                       << attempt.exit().message();
   }
@@ -69,8 +70,8 @@ TEST_F(WorkerRecovery, AFullDiskWhileSavingEndsTheJobAndKeepsItsLastCheckpoint) 
   ASSERT_FALSE(saved.empty());
   for (const std::filesystem::path& folder : saved) {
     // Reads every file against the manifest's hashes.
-    const Output sample = run_to_end({program("coat-trainer"), "--sample-from", folder, "--prompt", "the "},
-                                     service_.folder());
+    const Output sample =
+        run_to_end({program("coat-trainer"), "--sample-from", folder, "--prompt", "the "}, service_.folder());
     EXPECT_EQ(sample.exit.code, 0) << folder << "\n" << sample.err;
   }
 }

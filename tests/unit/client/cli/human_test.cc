@@ -12,16 +12,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST(Human, Bytes) {
-  EXPECT_EQ(bytes_text(0), "0 B");
-  EXPECT_EQ(bytes_text(1023), "1023 B");
-  EXPECT_EQ(bytes_text(1024), "1.0 KiB");
-  EXPECT_EQ(bytes_text(1288490189), "1.2 GiB");
-  EXPECT_EQ(bytes_text((1 << 20) - 1), "1.0 MiB");
-  EXPECT_EQ(bytes_text(150LL << 30), "150 GiB");
-  EXPECT_EQ(bytes_text(INT64_MAX), "8192 PiB");
-}
-
 TEST(Human, Durations) {
   EXPECT_EQ(duration_text(0), "0.0s");
   EXPECT_EQ(duration_text(0.42), "0.4s");
