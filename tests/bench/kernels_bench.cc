@@ -19,7 +19,7 @@
 #include "worker/core/kernels/cuda/cuda_kernels.h"
 #include "worker/core/layers/attention_core.h"
 #include "worker/core/layers/context.h"
-#include "worker/core/quant/expansion.h"
+#include "worker/core/quant/moment_table.h"
 
 namespace coat::bench {
 namespace {
@@ -187,7 +187,8 @@ void Bench::others() {
     kernels_.cross_entropy({rows, ids, nullptr, 1e-4f, loss.mutable_data_ptr<double>()}, stream_);
   });
   bytes("sum_of_squares, 131M", table.numel() * 4, [&] {
-    kernels_.sum_of_squares(data(table), table.numel(), loss.mutable_data_ptr<double>(), stream_);
+    kernels_.sum_of_squares(data(table), Format::kFp32, table.numel(), loss.mutable_data_ptr<double>(),
+                            stream_);
   });
 }
 
@@ -229,19 +230,23 @@ void Bench::optimizer() {
   constexpr std::int64_t kElements = 6738415616;
   const auto step = [&](const char* name, const MomentFormat& format) {
     if (!wanted(name)) return;
-    const bool fp8 = format.format != Format::kFp32;
-    const std::int64_t groups = (kElements + format.group - 1) / format.group;
+    const std::int64_t groups = format.groups(kElements);
     const at::TensorOptions device(kDevice);
     const at::Tensor value = floats(kElements), gradient = floats(kElements);
-    const auto moment = [&] { return at::zeros({kElements}, device.dtype(fp8 ? at::kByte : at::kFloat)); };
-    const at::Tensor m = moment(), v = moment(), m_amax = at::zeros({groups}, device.dtype(at::kFloat)),
+    const auto codes = [&] {
+      return at::zeros({kElements}, device.dtype(format.is_quantized() ? at::kByte : at::kFloat));
+    };
+    const at::Tensor m = codes(), v = codes(), m_amax = at::zeros({groups}, device.dtype(at::kFloat)),
                      v_amax = at::zeros({groups}, device.dtype(at::kFloat)),
-                     m_k16 = at::full({groups}, kMaxK16, device.dtype(at::kByte)),
-                     v_k16 = at::full({groups}, kMaxK16, device.dtype(at::kByte));
+                     m_row = at::full({groups}, kLastRow, device.dtype(at::kByte)),
+                     v_row = at::full({groups}, kLastRow, device.dtype(at::kByte));
     kernels::AdamWArgs args{};
-    args.tensors.push_back({data(value), data(gradient), kElements, m.data_ptr(), data(m_amax),
-                            m_k16.data_ptr<std::uint8_t>(), v.data_ptr(), data(v_amax),
-                            v_k16.data_ptr<std::uint8_t>(), true, 1, 0});
+    args.tensors.push_back({.value = data(value),
+                            .gradient = data(gradient),
+                            .elements = kElements,
+                            .m = {m.data_ptr(), data(m_amax), m_row.data_ptr<std::uint8_t>()},
+                            .v = {v.data_ptr(), data(v_amax), v_row.data_ptr<std::uint8_t>()},
+                            .id = 1});
     args.moment1 = args.moment2 = format;
     args.learning_rate = 1e-4f;
     args.beta1 = 0.9f;
@@ -259,9 +264,9 @@ void Bench::optimizer() {
         5);
   };
   step("adamw 6.7e9, e4m3 moments, stochastic",
-       {Format::kE4M3, 128, 448.0 * 448.0 / 2.0, Rounding::kStochastic});
+       moment_format(MomentCode::kE4M3, true, 128, Rounding::kStochastic));
   step("adamw 6.7e9, e4m3 moments, nearest",
-       {Format::kE4M3, 128, 448.0 * 448.0 / 2.0, Rounding::kNearestEven});
+       moment_format(MomentCode::kE4M3, true, 128, Rounding::kNearestEven));
   step("adamw 6.7e9, fp32 moments", MomentFormat{});
 }
 

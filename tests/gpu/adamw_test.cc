@@ -1,6 +1,7 @@
 // The optimizer step gives the twin's bits: the same arithmetic without fused multiply-add, the same tables,
 // the same random numbers.
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "tests/gpu/paired.h"
@@ -10,6 +11,7 @@ namespace coat::gpu_test {
 namespace {
 
 using kernels::AdamWArgs;
+using kernels::AdamWErrors;
 using kernels::AdamWTensor;
 using kernels::ErrorSums;
 using AdamWTest = GpuTest;
@@ -17,18 +19,17 @@ using AdamWTest = GpuTest;
 // A moment's data on both sides, of zeros.
 struct Moment {
   Moment(const MomentFormat& format, std::int64_t elements, std::size_t misalignment)
-      : codes(std::vector<std::uint8_t>(static_cast<std::size_t>(elements * bytes_of(format.format)), 0),
+      : codes(std::vector<std::uint8_t>(static_cast<std::size_t>(elements * (format.is_quantized() ? 1 : 4)),
+                                        0),
               misalignment),
         amax(std::vector<float>(groups(format, elements), 0.0f)),
-        k16(std::vector<std::uint8_t>(groups(format, elements), 255)) {}
+        row(std::vector<std::uint8_t>(groups(format, elements), 255)) {}
   static std::size_t groups(const MomentFormat& format, std::int64_t elements) {
-    return format.format == Format::kFp32
-               ? 0
-               : static_cast<std::size_t>((elements + format.group - 1) / format.group);
+    return static_cast<std::size_t>(format.groups(elements));
   }
   Paired<std::uint8_t> codes;
   Paired<float> amax;
-  Paired<std::uint8_t> k16;
+  Paired<std::uint8_t> row;
 };
 
 struct Tensor {
@@ -46,32 +47,33 @@ struct Tensor {
     gradient.upload();
   }
   AdamWTensor host() {
-    return {value.host(), gradient.host(), value.count(), m.codes.host(), m.amax.host(),
-            m.k16.host(), v.codes.host(),  v.amax.host(), v.k16.host(),   id % 2 == 0,
-            id,           128 * id};
+    return {.value = value.host(),
+            .gradient = gradient.host(),
+            .elements = value.count(),
+            .m = {m.codes.host(), m.amax.host(), m.row.host()},
+            .v = {v.codes.host(), v.amax.host(), v.row.host()},
+            .decay = id % 2 == 0,
+            .id = id,
+            .first_index = 128 * id};
   }
   AdamWTensor device() {
-    return {value.device(),
-            gradient.device(),
-            value.count(),
-            m.codes.device(),
-            m.amax.device(),
-            m.k16.device(),
-            v.codes.device(),
-            v.amax.device(),
-            v.k16.device(),
-            id % 2 == 0,
-            id,
-            128 * id};
+    return {.value = value.device(),
+            .gradient = gradient.device(),
+            .elements = value.count(),
+            .m = {m.codes.device(), m.amax.device(), m.row.device()},
+            .v = {v.codes.device(), v.amax.device(), v.row.device()},
+            .decay = id % 2 == 0,
+            .id = id,
+            .first_index = 128 * id};
   }
   void expect_same() {
     EXPECT_TRUE(same_bits(value)) << "value of tensor " << id;
     EXPECT_TRUE(same_bits(m.codes)) << "m of tensor " << id;
     EXPECT_TRUE(same_bits(m.amax)) << "m's amax of tensor " << id;
-    EXPECT_TRUE(same_bits(m.k16)) << "m's k of tensor " << id;
+    EXPECT_TRUE(same_bits(m.row)) << "m's rows of tensor " << id;
     EXPECT_TRUE(same_bits(v.codes)) << "v of tensor " << id;
     EXPECT_TRUE(same_bits(v.amax)) << "v's amax of tensor " << id;
-    EXPECT_TRUE(same_bits(v.k16)) << "v's k of tensor " << id;
+    EXPECT_TRUE(same_bits(v.row)) << "v's rows of tensor " << id;
   }
 
   Paired<float> value, gradient;
@@ -97,9 +99,9 @@ class Model {
     }
   }
 
-  // One step on both sides; the errors are those of both moments, CPU first, where they are wanted.
+  // One step on both sides; the errors are those of both, CPU first, where they are wanted.
   void step(const kernels::Kernels& cpu, const kernels::Kernels& cuda, std::uint64_t number, Fill fill,
-            ErrorSums (*errors)[2] = nullptr) {
+            AdamWErrors* errors = nullptr) {
     args_.step = number;
     args_.bias_correction1 = 1 - std::pow(0.9, static_cast<double>(number));
     args_.bias_correction2 = 1 - std::pow(0.95, static_cast<double>(number));
@@ -115,9 +117,13 @@ class Model {
       cpu.adamw(host, {});
       cuda.adamw(device, {});
     } else {
-      cpu.adamw_measured(host, &errors[0][0], &errors[0][1], {});
-      cuda.adamw_measured(device, &errors[1][0], &errors[1][1], {});
+      cpu.adamw_measured(host, &errors[0], {});
+      cuda.adamw_measured(device, &errors[1], {});
     }
+  }
+  void scale_by(float factor) {
+    scale_.host()[0] = factor;
+    scale_.upload();
   }
   void expect_same() {
     for (const auto& tensor : tensors_) tensor->expect_same();
@@ -129,8 +135,8 @@ class Model {
   Paired<float> scale_{std::vector<float>{0.37f}};
 };
 
-MomentFormat moment(Format format, int group, Rounding rounding) {
-  return {format, group, 448.0 * 448.0 / 2.0, rounding};
+MomentFormat moment(int group, Rounding rounding) {
+  return moment_format(MomentCode::kE4M3, /*expand=*/true, group, rounding);
 }
 
 const std::vector<std::int64_t> kSizes = {1, 127, 128, 129, 5120, 100003, 4096 * 64 + 4, 3};
@@ -138,12 +144,11 @@ const std::vector<std::int64_t> kSizes = {1, 127, 128, 129, 5120, 100003, 4096 *
 struct Pair {
   MomentFormat m, v;
 };
-const std::vector<Pair> kPairs = {
-    {moment(Format::kE4M3, 128, Rounding::kStochastic), moment(Format::kE4M3, 128, Rounding::kStochastic)},
-    {moment(Format::kE4M3, 128, Rounding::kNearestEven), moment(Format::kE4M3, 128, Rounding::kNearestEven)},
-    {moment(Format::kFp32, 128, Rounding::kNearestEven), moment(Format::kFp32, 128, Rounding::kNearestEven)},
-    {moment(Format::kFp32, 128, Rounding::kNearestEven), moment(Format::kE4M3, 128, Rounding::kStochastic)},
-    {moment(Format::kE4M3, 16, Rounding::kStochastic), moment(Format::kE4M3, 64, Rounding::kNearestEven)}};
+const std::vector<Pair> kPairs = {{moment(128, Rounding::kStochastic), moment(128, Rounding::kStochastic)},
+                                  {moment(128, Rounding::kNearestEven), moment(128, Rounding::kNearestEven)},
+                                  {MomentFormat{}, MomentFormat{}},
+                                  {MomentFormat{}, moment(128, Rounding::kStochastic)},
+                                  {moment(16, Rounding::kStochastic), moment(64, Rounding::kNearestEven)}};
 
 TEST_F(AdamWTest, StepsGiveTheTwinsBits) {
   for (std::size_t i = 0; i < kPairs.size(); ++i) {
@@ -187,26 +192,58 @@ void expect_same_sums(const ErrorSums& cpu, const ErrorSums& cuda) {
   EXPECT_EQ(cpu.k_groups, cuda.k_groups);
   EXPECT_NEAR(cpu.k_sum, cuda.k_sum, 1e-12 * cpu.k_sum);
   EXPECT_EQ(cpu.saturated, cuda.saturated);
+  EXPECT_EQ(cpu.k_histogram, cuda.k_histogram);
 }
 
 TEST_F(AdamWTest, MeasuredStep) {
   for (const Pair& pair : kPairs) {
     Model model(pair.m, pair.v, kSizes);
-    ErrorSums errors[2][2] = {};
+    AdamWErrors errors[2];
     for (std::uint64_t step = 1; step <= 2; ++step) model.step(cpu(), cuda(), step, Fill::kSpread, errors);
     model.expect_same();
-    expect_same_sums(errors[0][0], errors[1][0]);
-    expect_same_sums(errors[0][1], errors[1][1]);
+    expect_same_sums(errors[0].moment1, errors[1].moment1);
+    expect_same_sums(errors[0].moment2, errors[1].moment2);
+    expect_same_sums(errors[0].update, errors[1].update);
+  }
+}
+
+TEST_F(AdamWTest, AStepWhoseScaleIsNanIsSkipped) {
+  for (const Pair& pair : {kPairs[0], kPairs[2]}) {
+    Model model(pair.m, pair.v, kSizes);
+    model.step(cpu(), cuda(), 1, Fill::kSpread);
+    model.scale_by(std::numeric_limits<float>::quiet_NaN());
+    AdamWErrors errors[2];
+    for (AdamWErrors* measured : {static_cast<AdamWErrors*>(nullptr), errors}) {
+      model.step(cpu(), cuda(), 2, Fill::kSpread, measured);
+      model.expect_same();
+    }
+    EXPECT_EQ(errors[1].moment1.elements, 0);
+  }
+}
+
+TEST_F(AdamWTest, ClipFactorHasTheTwinsBits) {
+  for (const double squares : {0.0, 1e-300, 0.25, 1.0, 3.7, 1e30, 1e300, HUGE_VAL, std::nan("")}) {
+    for (const double clip_norm : {0.0, 1.0, 0.3}) {
+      Paired<double> sum(std::vector<double>{squares});
+      Paired<float> factor(std::vector<float>{0.0f});
+      cpu().clip_factor({.sum_of_squares = sum.host(), .clip_norm = clip_norm, .factor = factor.host()}, {});
+      cuda().clip_factor({.sum_of_squares = sum.device(), .clip_norm = clip_norm, .factor = factor.device()},
+                         {});
+      const float on_device = factor.from_device()[0];
+      EXPECT_EQ(std::isnan(factor.host()[0]), std::isnan(on_device)) << squares;
+      if (!std::isnan(on_device)) {
+        EXPECT_EQ(factor.host()[0], on_device) << squares << " " << clip_norm;
+      }
+    }
   }
 }
 
 TEST_F(AdamWTest, WrongFormatsAreRefused) {
-  Model e5m2(moment(Format::kE5M2, 128, Rounding::kNearestEven), kPairs[0].v, {128});
   AdamWArgs args{};
-  args.moment1 = moment(Format::kE5M2, 128, Rounding::kNearestEven);
+  args.moment1 = moment_format(MomentCode::kSqrt8, true, 128, Rounding::kNearestEven);
   args.moment2 = kPairs[0].v;
-  EXPECT_THROW(cuda().adamw(args, {}), std::logic_error);
-  args.moment1 = moment(Format::kE4M3, 96, Rounding::kNearestEven);
+  EXPECT_THROW(cuda().adamw(args, {}), std::logic_error) << "no negative values";
+  args.moment1 = moment(96, Rounding::kNearestEven);
   EXPECT_THROW(cuda().adamw(args, {}), UnsupportedError);
   args.moment1 = kPairs[0].m;
   EXPECT_NO_THROW(cuda().adamw(args, {})) << "no tensors: nothing to do";

@@ -14,8 +14,8 @@ TEST_F(MeasureTest, SumOfSquaresHasTheTwinsBits) {
     for (const Fill fill : {Fill::kSpread, Fill::kZeros, Fill::kTiny}) {
       Paired<float> data(values(elements, fill, 1));
       Paired<double> sum(std::vector<double>{0.5});
-      cpu().sum_of_squares(data.host(), elements, sum.host(), {});
-      cuda().sum_of_squares(data.device(), elements, sum.device(), {});
+      cpu().sum_of_squares(data.host(), Format::kFp32, elements, sum.host(), {});
+      cuda().sum_of_squares(data.device(), Format::kFp32, elements, sum.device(), {});
       EXPECT_TRUE(same_bits(sum)) << elements << " elements, fill " << static_cast<int>(fill);
     }
   }
@@ -27,7 +27,7 @@ TEST_F(MeasureTest, NonFiniteElementsShowInTheSum) {
     contents[69999] = bad;
     Paired<float> data(contents);
     Paired<double> sum(std::vector<double>{0});
-    cuda().sum_of_squares(data.device(), data.count(), sum.device(), {});
+    cuda().sum_of_squares(data.device(), Format::kFp32, data.count(), sum.device(), {});
     EXPECT_FALSE(std::isfinite(sum.from_device()[0]));
   }
 }

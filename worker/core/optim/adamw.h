@@ -24,9 +24,9 @@ struct AdamWOptions {
 };
 
 struct AdamWStepResult {
-  double grad_norm = 0;                 // before clipping
-  bool skipped = false;                 // the norm was not finite: nothing was written
-  kernels::ErrorSums moment1, moment2;  // filled when measured
+  double grad_norm = 0;         // before clipping
+  bool skipped = false;         // the norm was not finite: nothing was written
+  kernels::AdamWErrors errors;  // filled when measured
 };
 
 // Not thread-safe. The registry must outlive it.
@@ -36,10 +36,14 @@ class AdamW {
         const kernels::Kernels& kernels);
 
   // One step from the gradients in the registry. `step` counts from 1 and sets the bias correction (and, with
-  // stochastic rounding, the random numbers). A skipped step changes no state.
-  AdamWStepResult step(std::uint64_t step, double learning_rate, bool measure);
+  // stochastic rounding, the random numbers). Queued on the device's stream; waits for it only where it
+  // measures. A step with a gradient that is not finite is skipped on the device: it changes no state.
+  void step(std::uint64_t step, double learning_rate, bool measure);
 
-  // Every tensor of the state under "<parameter>.moment1", ".moment1.amax", ".moment1.k16", ...; they alias
+  // Of the last step; waits for it.
+  AdamWStepResult result() const;
+
+  // Every tensor of the state under "<parameter>.moment1", ".moment1.amax", ".moment1.row", ...; they alias
   // the state.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
   std::int64_t moment1_bytes() const;
@@ -47,11 +51,19 @@ class AdamW {
 
  private:
   struct Moment {
-    at::Tensor data, amax, k16;
+    at::Tensor data, amax, row;
+  };
+  // Parameters that one call of the kernel can take: all of the same formats.
+  struct Batch {
+    WeightFormat weights;
+    Format gradient;
+    std::vector<std::size_t> parameters;
   };
   kernels::Stream stream() const;
-  double gradient_norm() const;
-  kernels::AdamWTensor tensor_of(std::size_t index);
+  // Leaves the gradients' sum of squares and the clipping factor on the device.
+  void find_clip_factor();
+  kernels::AdamWArgs args_of_step(std::uint64_t step, double learning_rate) const;
+  kernels::AdamWTensor tensor_of(std::size_t index) const;
   static std::int64_t moment_bytes(const std::vector<Moment>& moments);
 
   ParameterRegistry& parameters_;
@@ -59,6 +71,10 @@ class AdamW {
   const kernels::Kernels& kernels_;
   MomentFormat format1_, format2_;
   std::vector<Moment> moment1_, moment2_;
+  std::vector<Batch> batches_;
+  at::Tensor sum_of_squares_;  // one FP64
+  at::Tensor clip_factor_;     // one FP32
+  kernels::AdamWErrors errors_;
 };
 
 // learning_rate(step): linear warm-up, then cosine, linear or constant. `step` counts from 1; warm-up reaches

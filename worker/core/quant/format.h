@@ -48,24 +48,4 @@ struct TensorFormat {
   bool operator==(const TensorFormat&) const = default;
 };
 
-enum class Rounding : std::uint8_t {
-  kNearestEven,
-  kStochastic,  // in the value domain: up with p = (x - lo) / (hi - lo), lo and hi the dequantized neighbours
-};
-
-// How an optimizer moment is stored: in groups of `group` consecutive elements of the flattened parameter.
-struct MomentFormat {
-  Format format = Format::kFp32;  // kFp32, or kE4M3 with expansion as (amax, k): COAT.md 1.2
-  int group = 128;
-  double range_bound = 448.0 * 448.0 / 2.0;  // R^k is brought to it; k = floor(16 log2(bound) / log2(R)) / 16
-  Rounding rounding = Rounding::kNearestEven;
-
-  // A group of (amax FP32, 16k uint8) beside its codes.
-  std::int64_t total_bytes(std::int64_t elements) const {
-    if (format == Format::kFp32) return elements * 4;
-    return elements * bytes_of(format) + (elements + group - 1) / group * 5;
-  }
-  bool operator==(const MomentFormat&) const = default;
-};
-
 }  // namespace coat

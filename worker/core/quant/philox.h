@@ -45,24 +45,39 @@ constexpr float philox_uniform(std::uint32_t word) {
   return static_cast<float>(static_cast<std::int32_t>(word >> 8)) * 0x1p-24f;
 }
 
-// The stream that rounds one moment (1 or 2) of one parameter at one step. Element i of the whole parameter
-// takes word i % 4 of the block whose counter is (i / 4 low, i / 4 high, step low, 2 id + moment - 1); the
-// key is the seed, its upper half xor the upper half of the step.
+// What a number of an optimizer step rounds. One word of 32 random bits serves all three for one element: the
+// moments take a half each, the weight their exclusive or. Any two of the numbers are independent.
+enum class RoundingUse : std::uint8_t { kMoment1, kMoment2, kWeight };
+
+// 16 random bits.
+constexpr std::uint32_t rounding_bits(std::uint32_t word, RoundingUse use) {
+  const std::uint32_t low = word & 0xFFFFu, high = word >> 16;
+  return use == RoundingUse::kMoment1 ? low : use == RoundingUse::kMoment2 ? high : low ^ high;
+}
+
+// The middle of the 2^-16th of (0, 1) that the bits name, exact in FP32: rounding up with `uniform < p` then
+// has the probability p to the nearest 2^-16, never for p = 0 and always for p = 1.
+constexpr float rounding_uniform(std::uint32_t word, RoundingUse use) {
+  return static_cast<float>(static_cast<std::int32_t>(2 * rounding_bits(word, use) + 1)) * 0x1p-17f;
+}
+
+// The random words that round one parameter at one step. Element i of the whole parameter has word i % 4 of
+// the block whose counter is (i / 4 low, i / 4 high, step low, parameter); the key is the seed, its upper
+// half xor the upper half of the step.
 struct PhiloxStream {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
   std::uint32_t parameter = 0;
-  int moment = 1;
 
   constexpr PhiloxKey key() const {
     return {{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>((seed ^ step) >> 32)}};
   }
   constexpr PhiloxBlock counter(std::uint64_t block) const {
     return {{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
-             static_cast<std::uint32_t>(step), 2 * parameter + static_cast<std::uint32_t>(moment - 1)}};
+             static_cast<std::uint32_t>(step), parameter}};
   }
-  constexpr float uniform(std::uint64_t index) const {
-    return philox_uniform(philox4x32(counter(index / 4), key()).word[index % 4]);
+  constexpr std::uint32_t word(std::uint64_t index) const {
+    return philox4x32(counter(index / 4), key()).word[index % 4];
   }
 };
 

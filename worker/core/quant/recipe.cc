@@ -15,8 +15,7 @@ Recipe coat_recipe() {
   recipe.linear_gradient = {Format::kE5M2, Scaling::kTensor, 0, Format::kFp32};
   recipe.saved_nonlinear = {Format::kE4M3, Scaling::kGroup, 16, Format::kBf16};
   recipe.saved_attention = kBf16Matrix;
-  recipe.moment1.format = Format::kE4M3;
-  recipe.moment1.rounding = Rounding::kStochastic;
+  recipe.moment1 = moment_format(MomentCode::kE4M3, /*expand=*/true, 128, Rounding::kStochastic);
   recipe.moment2 = recipe.moment1;
   return recipe;
 }

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "worker/core/quant/format.h"
+#include "worker/core/quant/moment_format.h"
+#include "worker/core/quant/weight_format.h"
 
 namespace coat {
 
@@ -24,8 +26,11 @@ struct Recipe {
   bool save_activation = false;  // silu(gate)
   bool save_product = false;     // silu(gate) * up
 
+  // What the optimizer keeps. Vectors (norm weights) stay in FP32, their gradients too.
   MomentFormat moment1;
   MomentFormat moment2;
+  WeightFormat weights = WeightFormat::kFp32;  // of matrices
+  Format weight_gradient = Format::kFp32;      // of matrices: kFp32 or kBf16
 
   bool operator==(const Recipe&) const = default;
 };

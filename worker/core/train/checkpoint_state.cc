@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "worker/core/quant/format.h"
+#include "worker/core/quant/moment_format.h"
 
 namespace coat::train {
 namespace {
@@ -15,14 +15,17 @@ std::string text_of(double value) {
 }
 
 std::string text_of(const MomentFormat& format) {
-  if (format.format == Format::kFp32) return "fp32";
-  return std::string(name_of(format.format)) + "/group " + std::to_string(format.group) + "/bound " +
-         text_of(format.range_bound);
+  std::string text = name_of(format.code);
+  if (!format.is_quantized()) return text;
+  text += "/group " + std::to_string(format.group) + "/amax " + name_of(format.amax_format);
+  if (format.expand) text += "/bound " + text_of(format.range_bound);
+  return text;
 }
 
 std::string dtype_name(at::ScalarType type) {
   if (type == at::kFloat) return "float32";
   if (type == at::kByte) return "uint8";
+  if (type == at::kChar) return "int8";
   if (type == at::kBFloat16) return "bfloat16";
   throw std::logic_error("a checkpoint holds no tensors of this type");
 }
@@ -77,7 +80,11 @@ void HostViews::write_back() {
 
 std::vector<std::pair<std::string, at::Tensor>> parameter_tensors(ParameterRegistry& parameters) {
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const Parameter* parameter : parameters.all()) tensors.emplace_back(parameter->name, parameter->value);
+  for (const Parameter* parameter : parameters.all()) {
+    tensors.emplace_back(parameter->name, parameter->value);
+    if (parameter->residual.defined())
+      tensors.emplace_back(parameter->name + ".residual", parameter->residual);
+  }
   return tensors;
 }
 

@@ -10,8 +10,10 @@
 namespace coat::train {
 
 struct QuantizationFigure {
-  std::string tensor_class;       // "activation", "weight", "gradient", "moment1", "moment2"
-  std::string format;             // "e4m3", "e5m2", "bf16"
+  // "activation", "weight", "gradient", "moment1", "moment2", or "update": m / (sqrt(v) + eps) of both
+  // moments
+  std::string tensor_class;
+  std::string format;             // "e4m3", "e5m2", "bf16"; of a moment name_of(MomentCode), of "update" both
   double relative_error = 0;      // ||x_hat - x|| / ||x||
   double saturated_fraction = 0;  // of elements
   double underflow_fraction = 0;

@@ -67,8 +67,8 @@ std::optional<StepResult> StepRunner::run(std::int64_t step, std::int64_t data_p
                              std::to_string(result.loss) +
                              ": lower optimizer.learning_rate or lengthen optimizer.warmup_steps");
   }
-  const AdamWStepResult update =
-      optimizer_.step(static_cast<std::uint64_t>(step), result.learning_rate, measure);
+  optimizer_.step(static_cast<std::uint64_t>(step), result.learning_rate, measure);
+  const AdamWStepResult update = optimizer_.result();  // waits for the device
   result.grad_norm = update.grad_norm;
   result.skipped = update.skipped;
   if (measure) result.quantization = quantization_figures(recipe_, probe, update);

@@ -10,23 +10,20 @@
 //   output, so that the next quantize needs no pass of its own (Group Scaling, COAT.md 0.3). nullptr: not
 //   wanted. The maximum ignores nothing: NaN or Inf in the data gives a NaN or Inf amax.
 // - Every pointer is memory of the kernels' own device, loss_sum and sum_of_squares' out too; only ErrorSums
-//   lie on the host (a call that fills them waits for the stream).
+//   and AdamWErrors lie on the host (a call that fills them waits for the stream).
 // - Nothing allocates on the caller's behalf except scratch, which a kernel set keeps for its next call.
 //   Empty matrices (rows or cols 0) are no-ops.
 // - A wrong combination of formats is a std::logic_error. Thread-safety: one stream, one caller at a time.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "worker/core/kernels/api/adamw_args.h"
+#include "worker/core/kernels/api/error_sums.h"
+#include "worker/core/kernels/api/stream.h"
 #include "worker/core/quant/matrix.h"
 
 namespace coat::kernels {
-
-// The execution queue: a cudaStream_t on CUDA, unused on the CPU.
-struct Stream {
-  void* handle = nullptr;
-};
 
 struct QuantizeArgs {
   ConstMatrix in;         // FP32 or BF16, no scaling
@@ -134,49 +131,6 @@ struct GemmArgs {
   bool accumulate = false;  // out += ...; FP32 and BF16 outputs only
 };
 
-// One parameter of an optimizer step.
-struct AdamWTensor {
-  float* value = nullptr;  // FP32 master weight
-  const float* gradient = nullptr;
-  std::int64_t elements = 0;
-  void* m = nullptr;              // FP32 values, or E4M3 codes
-  float* m_amax = nullptr;        // [groups]; nullptr with FP32
-  std::uint8_t* m_k16 = nullptr;  // [groups]: 16 k, 2..255
-  void* v = nullptr;
-  float* v_amax = nullptr;
-  std::uint8_t* v_k16 = nullptr;
-  bool decay = true;
-  std::uint32_t id = 0;          // Parameter::id
-  std::int64_t first_index = 0;  // of element 0 in the whole parameter, for a shard: keys the rounding
-};
-
-// AdamW with decoupled decay on the old value (COAT.md 1.2). The parameter is updated from the unquantized
-// new moments; quantization changes only what is stored for the next step. Random numbers: Philox keyed by
-// (seed, step, id, index).
-struct AdamWArgs {
-  std::vector<AdamWTensor> tensors;
-  MomentFormat moment1;
-  MomentFormat moment2;
-  float learning_rate;
-  float beta1, beta2, eps, weight_decay;
-  double bias_correction1, bias_correction2;  // 1 - beta^step, from the host in FP64
-  const float* gradient_scale = nullptr;      // device: the clipping factor; nullptr: 1
-  std::uint64_t seed = 0;
-  std::uint64_t step = 0;
-};
-
-// Sums over elements of the error of a stored tensor against what it was made from; accumulated, so that one
-// struct can hold a tensor class.
-struct ErrorSums {
-  double error_squared = 0;
-  double reference_squared = 0;
-  double saturated = 0;    // |code| is the largest finite one although |x / scale| rounds beyond it
-  double underflowed = 0;  // x != 0 became 0
-  double elements = 0;
-  double k_sum = 0;  // of moments: sum of k over groups
-  double k_groups = 0;
-};
-
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -207,10 +161,13 @@ class Kernels {
   virtual void cross_entropy(const CrossEntropyArgs&, Stream) const { unsupported("cross_entropy"); }
   virtual void gemm(const GemmArgs&, Stream) const { unsupported("gemm"); }
   virtual void adamw(const AdamWArgs&, Stream) const { unsupported("adamw"); }
-  // The same step with the error of what it stores measured on the way, moments in `m`, `v`.
-  virtual void adamw_measured(const AdamWArgs&, ErrorSums* m, ErrorSums* v, Stream) const;
-  // *out += sum of squares; NaN or Inf in the data makes it non-finite. Double, fixed order.
-  virtual void sum_of_squares(const float* data, std::int64_t elements, double* out, Stream) const;
+  // The same step with the error of what it stores measured on the way; waits for it.
+  virtual void adamw_measured(const AdamWArgs&, AdamWErrors* errors, Stream) const;
+  // *out += sum of squares of FP32 or BF16 data; NaN or Inf in the data makes it non-finite. Double, fixed
+  // order.
+  virtual void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out,
+                              Stream) const;
+  virtual void clip_factor(const ClipFactorArgs&, Stream) const { unsupported("clip_factor"); }
   // *sums += error of `stored` against `reference` (FP32 or BF16, no scaling).
   virtual void quantization_error(ConstMatrix reference, ConstMatrix stored, ErrorSums* sums, Stream) const;
 

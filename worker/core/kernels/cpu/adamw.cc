@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
 #include <vector>
 
@@ -6,7 +8,7 @@
 
 #include "worker/core/kernels/cpu/moment_codec.h"
 #include "worker/core/kernels/cpu/operations.h"
-#include "worker/core/kernels/cpu/tiles.h"
+#include "worker/core/quant/bf16.h"
 
 namespace coat::kernels::cpu {
 namespace {
@@ -37,137 +39,160 @@ void update(const Coefficients& c, float weight_decay, std::int64_t n, const flo
   }
 }
 
-void check(const MomentFormat& format, const char* name) {
-  if (format.format != Format::kFp32 && format.format != Format::kE4M3) {
-    throw std::logic_error(std::string("adamw: ") + name + " must be FP32 or E4M3");
+// The span as FP32: where it lies, or copied into `copy`.
+const float* as_fp32(const void* data, Format format, std::int64_t first, std::int64_t n, float* copy) {
+  if (format == Format::kFp32) return static_cast<const float*>(data) + first;
+  const auto* codes = static_cast<const std::uint16_t*>(data) + first;
+  for (std::int64_t i = 0; i < n; ++i) copy[i] = decode_bf16(codes[i]);
+  return copy;
+}
+
+// One span of elements, FP32, and what it takes to make it.
+struct Buffers {
+  explicit Buffers(std::int64_t width) {
+    for (std::vector<float>* buffer : {&m, &v, &value, &gradient, &stored_m, &stored_v}) {
+      buffer->resize(static_cast<std::size_t>(width));
+    }
   }
-  if (format.group <= 0) throw std::logic_error(std::string("adamw: ") + name + " has groups of no elements");
+  std::vector<float> m, v, value, gradient, stored_m, stored_v, ratio;
+  std::vector<std::uint32_t> words;
+};
+
+struct Span {
+  std::int64_t first, n;
+};
+
+// *sums += the error of m / (sqrt(v) + eps).
+void measure_update(const Buffers& b, std::int64_t n, double eps, ErrorSums* sums) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+    const double reference = double{b.m[i]} / (std::sqrt(double{b.v[i]}) + eps);
+    const double kept = double{b.stored_m[i]} / (std::sqrt(double{b.stored_v[i]}) + eps);
+    sums->error_squared += (kept - reference) * (kept - reference);
+    sums->reference_squared += reference * reference;
+    sums->underflowed += reference != 0.0 && kept == 0.0 ? 1.0 : 0.0;
+  }
+  sums->elements += static_cast<double>(n);
 }
 
-// The moment's groups as a scaling of the flattened tensor, for TileGrid.
-TensorFormat as_row_format(const MomentFormat& format) {
-  if (format.format == Format::kFp32) return {Format::kFp32, Scaling::kNone, 0, Format::kFp32};
-  return {format.format, Scaling::kGroup, format.group, Format::kFp32};
-}
-
-// All tensors of a step, cut into tiles that are numbered through.
+// All tensors of a step, cut into tiles that are numbered through. A tile fits the first-level cache and
+// splits no group; what it computes does not depend on the number of threads.
 class Step {
  public:
   explicit Step(const AdamWArgs& args)
       : args_(args),
         coefficients_(coefficients_of(args)),
-        range1_(args.moment1.range_bound),
-        range2_(args.moment2.range_bound) {
+        moment1_(args.moment1, MomentUse::kFirst),
+        moment2_(args.moment2, MomentUse::kSecond),
+        draws_(moment1_.is_stochastic() || moment2_.is_stochastic() ||
+               args.weights == WeightFormat::kBf16Stochastic) {
+    if (args.gradient != Format::kFp32 && args.gradient != Format::kBf16) {
+      throw std::logic_error("adamw: gradients must be FP32 or BF16");
+    }
+    constexpr std::int64_t kTileElements = 1024;
+    const auto unit_of = [](const MomentFormat& format) { return format.is_quantized() ? format.group : 1; };
+    const std::int64_t unit =
+        std::lcm(std::int64_t{unit_of(args.moment1)}, std::int64_t{unit_of(args.moment2)});
+    width_ = unit * std::max<std::int64_t>(1, kTileElements / unit);
     for (const AdamWTensor& tensor : args.tensors) {
-      grids_.emplace_back(1, tensor.elements, as_row_format(args.moment1), as_row_format(args.moment2));
       first_tile_.push_back(tiles_);
-      tiles_ += grids_.back().grid.count();
+      tiles_ += (tensor.elements + width_ - 1) / width_;
     }
   }
 
+  bool is_skipped() const { return std::isnan(coefficients_.gradient_scale); }
   std::int64_t tiles() const { return tiles_; }
 
-  // Tiles [begin, end); m_errors and v_errors hold one entry a tile, or nullptr.
-  void run(std::int64_t begin, std::int64_t end, ErrorSums* m_errors, ErrorSums* v_errors) const {
-    std::vector<float> m, v, scratch;
+  // Tiles [begin, end); `errors` holds one entry a tile, or is nullptr.
+  void run(std::int64_t begin, std::int64_t end, AdamWErrors* errors) const {
+    Buffers buffers(width_);
     std::size_t tensor = 0;
     for (std::int64_t index = begin; index < end; ++index) {
-      while (tensor + 1 < grids_.size() && first_tile_[tensor + 1] <= index) ++tensor;
-      const Tile tile = grids_[tensor].grid.at(index - first_tile_[tensor]);
-      m.resize(std::max(m.size(), static_cast<std::size_t>(tile.n)));
-      v.resize(m.size());
-      run_tile(args_.tensors[tensor], tile, m.data(), v.data(), scratch,
-               m_errors ? m_errors + index : nullptr, v_errors ? v_errors + index : nullptr);
+      while (tensor + 1 < first_tile_.size() && first_tile_[tensor + 1] <= index) ++tensor;
+      const std::int64_t first = (index - first_tile_[tensor]) * width_;
+      const Span span{first, std::min(width_, args_.tensors[tensor].elements - first)};
+      run_tile(args_.tensors[tensor], span, buffers);
+      if (errors != nullptr) measure_tile(args_.tensors[tensor], span, buffers, errors[index]);
     }
   }
 
  private:
-  struct Grid {
-    Grid(std::int64_t rows, std::int64_t cols, const TensorFormat& a, const TensorFormat& b)
-        : grid(rows, cols, {a, b}) {}
-    TileGrid grid;
-  };
+  void run_tile(const AdamWTensor& tensor, const Span& span, Buffers& b) const {
+    const auto [first, n] = span;
+    moment1_.load(tensor.m, first, n, b.m.data());
+    moment2_.load(tensor.v, first, n, b.v.data());
+    const float* gradient = as_fp32(tensor.gradient, args_.gradient, first, n, b.gradient.data());
+    float* value = load_value(tensor, span, b);
+    update(coefficients_, tensor.decay ? args_.weight_decay : 0.0f, n, gradient, value, b.m.data(),
+           b.v.data());
+    const std::uint32_t* words = nullptr;
+    if (draws_) {
+      words = fill_words({args_.seed, args_.step, tensor.id}, tensor.first_index + first, n, b.words);
+    }
+    store_value(tensor, span, value, words);
+    moment1_.store(tensor.m, first, n, b.m.data(), words, b.ratio);
+    moment2_.store(tensor.v, first, n, b.v.data(), words, b.ratio);
+  }
 
-  void run_tile(const AdamWTensor& tensor, const Tile& tile, float* m, float* v, std::vector<float>& scratch,
-                ErrorSums* m_error, ErrorSums* v_error) const {
-    const MomentCodec moment1(args_.moment1, range1_, tensor.m, tensor.m_amax, tensor.m_k16);
-    const MomentCodec moment2(args_.moment2, range2_, tensor.v, tensor.v_amax, tensor.v_k16);
-    moment1.load(tile.col, tile.n, m);
-    moment2.load(tile.col, tile.n, v);
-    update(coefficients_, tensor.decay ? args_.weight_decay : 0.0f, tile.n, tensor.gradient + tile.col,
-           tensor.value + tile.col, m, v);
-    PhiloxStream random{args_.seed, args_.step, tensor.id, 1};
-    moment1.store(tile.col, tile.n, m, random, tensor.first_index, scratch);
-    random.moment = 2;
-    moment2.store(tile.col, tile.n, v, random, tensor.first_index, scratch);
-    if (m_error != nullptr) moment1.measure(tile.col, tile.n, m, m_error, scratch);
-    if (v_error != nullptr) moment2.measure(tile.col, tile.n, v, v_error, scratch);
+  // FP32 values are updated where they lie.
+  float* load_value(const AdamWTensor& tensor, const Span& span, Buffers& b) const {
+    if (args_.weights == WeightFormat::kFp32) return static_cast<float*>(tensor.value) + span.first;
+    const auto* codes = static_cast<const std::uint16_t*>(tensor.value) + span.first;
+    for (std::int64_t i = 0; i < span.n; ++i) {
+      const bool residual = args_.weights == WeightFormat::kBf16Residual;
+      b.value[static_cast<std::size_t>(i)] =
+          residual ? join_weight(codes[i], tensor.residual[span.first + i]) : decode_bf16(codes[i]);
+    }
+    return b.value.data();
+  }
+
+  void store_value(const AdamWTensor& tensor, const Span& span, const float* value,
+                   const std::uint32_t* words) const {
+    if (args_.weights == WeightFormat::kFp32) return;
+    auto* codes = static_cast<std::uint16_t*>(tensor.value) + span.first;
+    if (args_.weights == WeightFormat::kBf16Stochastic) {
+      for (std::int64_t i = 0; i < span.n; ++i) {
+        codes[i] = round_bf16_stochastic(value[i], rounding_bits(words[i], RoundingUse::kWeight));
+      }
+      return;
+    }
+    for (std::int64_t i = 0; i < span.n; ++i) {
+      const SplitWeight split = split_weight(value[i]);
+      codes[i] = split.bf16;
+      tensor.residual[span.first + i] = split.residual;
+    }
+  }
+
+  // Of the tile that has just been stored.
+  void measure_tile(const AdamWTensor& tensor, const Span& span, Buffers& b, AdamWErrors& errors) const {
+    moment1_.load(tensor.m, span.first, span.n, b.stored_m.data());
+    moment2_.load(tensor.v, span.first, span.n, b.stored_v.data());
+    moment1_.measure(tensor.m, span.first, span.n, b.m.data(), b.stored_m.data(), &errors.moment1);
+    moment2_.measure(tensor.v, span.first, span.n, b.v.data(), b.stored_v.data(), &errors.moment2);
+    measure_update(b, span.n, double{args_.eps}, &errors.update);
   }
 
   const AdamWArgs& args_;
   Coefficients coefficients_;
-  ExpansionRange range1_, range2_;
-  std::vector<Grid> grids_;
+  MomentCodec moment1_, moment2_;
+  bool draws_;  // random numbers
+  std::int64_t width_ = 0, tiles_ = 0;
   std::vector<std::int64_t> first_tile_;
-  std::int64_t tiles_ = 0;
 };
-
-void add(const std::vector<ErrorSums>& parts, ErrorSums* total) {
-  for (const ErrorSums& part : parts) {
-    total->error_squared += part.error_squared;
-    total->reference_squared += part.reference_squared;
-    total->saturated += part.saturated;
-    total->underflowed += part.underflowed;
-    total->elements += part.elements;
-    total->k_sum += part.k_sum;
-    total->k_groups += part.k_groups;
-  }
-}
 
 }  // namespace
 
-void adamw(const AdamWArgs& args, ErrorSums* m, ErrorSums* v) {
-  check(args.moment1, "the first moment");
-  check(args.moment2, "the second moment");
+void adamw(const AdamWArgs& args, AdamWErrors* errors) {
   const Step step(args);
-  const auto tiles = static_cast<std::size_t>(step.tiles());
-  std::vector<ErrorSums> m_errors(m != nullptr ? tiles : 0), v_errors(v != nullptr ? tiles : 0);
+  if (step.is_skipped()) return;
+  std::vector<AdamWErrors> parts(errors != nullptr ? static_cast<std::size_t>(step.tiles()) : 0);
   at::parallel_for(0, step.tiles(), 8, [&](std::int64_t begin, std::int64_t end) {
-    step.run(begin, end, m != nullptr ? m_errors.data() : nullptr, v != nullptr ? v_errors.data() : nullptr);
+    step.run(begin, end, errors != nullptr ? parts.data() : nullptr);
   });
-  if (m != nullptr) add(m_errors, m);
-  if (v != nullptr) add(v_errors, v);
-}
-
-void sum_of_squares(const float* data, std::int64_t elements, double* out) {
-  constexpr std::int64_t kBlock = 4096, kLanes = 8;
-  const std::int64_t blocks = (elements + kBlock - 1) / kBlock;
-  std::vector<double> sums(static_cast<std::size_t>(blocks));
-  at::parallel_for(0, blocks, 8, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t block = begin; block < end; ++block) {
-      const float* values = data + block * kBlock;
-      const std::int64_t n = std::min(kBlock, elements - block * kBlock);
-      double lane[kLanes] = {};
-      std::int64_t i = 0;
-      for (; i + kLanes <= n; i += kLanes) {
-        for (std::int64_t j = 0; j < kLanes; ++j) {
-          const double value = values[i + j];
-          lane[j] += value * value;
-        }
-      }
-      for (std::int64_t j = 0; i < n; ++i, ++j) lane[j] += static_cast<double>(values[i]) * values[i];
-      double& sum = sums[static_cast<std::size_t>(block)];
-      for (const double part : lane) sum += part;
-    }
-  });
-  // Blocks in 256 lanes, and lanes by halves: what one block of 256 threads does.
-  constexpr std::size_t kSumLanes = 256;
-  double total[kSumLanes] = {};
-  for (std::size_t i = 0; i < sums.size(); ++i) total[i % kSumLanes] += sums[i];
-  for (std::size_t width = kSumLanes / 2; width > 0; width /= 2) {
-    for (std::size_t j = 0; j < width; ++j) total[j] += total[j + width];
+  for (const AdamWErrors& part : parts) {
+    errors->moment1.add(part.moment1);
+    errors->moment2.add(part.moment2);
+    errors->update.add(part.update);
   }
-  *out += total[0];
 }
 
 }  // namespace coat::kernels::cpu

@@ -30,13 +30,15 @@ class CpuKernels final : public Kernels {
   }
   void cross_entropy(const CrossEntropyArgs& args, Stream) const override { cpu::cross_entropy(args); }
   void gemm(const GemmArgs& args, Stream) const override { cpu::gemm(args); }
-  void adamw(const AdamWArgs& args, Stream) const override { cpu::adamw(args, nullptr, nullptr); }
-  void adamw_measured(const AdamWArgs& args, ErrorSums* m, ErrorSums* v, Stream) const override {
-    cpu::adamw(args, m, v);
+  void adamw(const AdamWArgs& args, Stream) const override { cpu::adamw(args, nullptr); }
+  void adamw_measured(const AdamWArgs& args, AdamWErrors* errors, Stream) const override {
+    cpu::adamw(args, errors);
   }
-  void sum_of_squares(const float* data, std::int64_t elements, double* out, Stream) const override {
-    cpu::sum_of_squares(data, elements, out);
+  void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out,
+                      Stream) const override {
+    cpu::sum_of_squares(data, format, elements, out);
   }
+  void clip_factor(const ClipFactorArgs& args, Stream) const override { cpu::clip_factor(args); }
   void quantization_error(ConstMatrix reference, ConstMatrix stored, ErrorSums* sums, Stream) const override {
     cpu::quantization_error(reference, stored, sums);
   }

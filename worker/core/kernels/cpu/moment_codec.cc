@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "worker/core/quant/bf16.h"
+
 namespace coat::kernels::cpu {
 namespace {
 
@@ -30,30 +32,60 @@ void find_ratios(const float* __restrict in, std::int64_t n, float amax, float* 
   for (std::int64_t i = 0; i < n; ++i) ratio[i] = std::fabs(in[i]) / amax;
 }
 
-// Zero has no sign; another value never becomes zero.
-Code with_sign(std::int32_t magnitude, float value) {
+// Zero has no sign; another value has code `smallest` at least.
+template <bool kSigned>
+Code finished(std::int32_t magnitude, float value, std::int32_t smallest) {
+  const std::int32_t kept = value != 0.0f ? std::max(magnitude, smallest) : 0;
   const std::int32_t sign = (std::bit_cast<std::int32_t>(value) >> 24) & 0x80;
-  const std::int32_t kept = value != 0.0f ? std::max(magnitude, 1) | sign : 0;
-  return static_cast<Code>(kept);
+  return static_cast<Code>(kSigned && kept != 0 ? kept | sign : kept);
 }
 
+template <bool kSigned>
+constexpr int kBits = kSigned ? 7 : 8;
+
+template <bool kSigned>
 void encode_nearest(const float* __restrict in, const float* __restrict ratio,
-                    const float* __restrict boundaries, std::int64_t n, Code* __restrict out) {
-  for (std::int64_t i = 0; i < n; ++i) out[i] = with_sign(nearest_expanded_code(boundaries, ratio[i]), in[i]);
+                    const float* __restrict boundaries, std::int32_t smallest, std::int64_t n,
+                    Code* __restrict out) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    out[i] = finished<kSigned>(nearest_code<kBits<kSigned>>(boundaries, ratio[i]), in[i], smallest);
+  }
 }
 
-void encode_stochastic(const float* __restrict in, const float* __restrict ratio,
-                       const float* __restrict values, const float* __restrict uniform, std::int64_t n,
-                       Code* __restrict out) {
+struct StochasticRow {
+  const float* values;
+  std::int32_t last, smallest;
+};
+
+template <bool kSigned, RoundingUse kUse>
+void encode_stochastic(const float* __restrict in, const float* __restrict ratio, const StochasticRow& row,
+                       const std::uint32_t* __restrict words, std::int64_t n, Code* __restrict out) {
+  const float* __restrict values = row.values;
   for (std::int64_t i = 0; i < n; ++i) {
-    out[i] = with_sign(stochastic_expanded_code(values, ratio[i], uniform[i]), in[i]);
+    const float uniform = rounding_uniform(words[i], kUse);
+    out[i] = finished<kSigned>(stochastic_code<kBits<kSigned>>(values, row.last, ratio[i], uniform), in[i],
+                               row.smallest);
+  }
+}
+
+template <bool kSigned>
+void decode(const Code* __restrict codes, const float* __restrict values, float amax, std::int64_t n,
+            float* __restrict out) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int32_t code = codes[i];
+    if constexpr (kSigned) {
+      const auto magnitude = std::bit_cast<std::uint32_t>(amax * values[code & 0x7F]);
+      out[i] = std::bit_cast<float>(magnitude | (static_cast<std::uint32_t>(code & 0x80) << 24));
+    } else {
+      out[i] = amax * values[code];
+    }
   }
 }
 
 // Blocks whose rounds run side by side.
 constexpr std::size_t kBatch = 32;
 
-void fill_batch(const PhiloxStream& random, std::uint64_t first_block, float* __restrict out) {
+void fill_batch(const PhiloxStream& random, std::uint64_t first_block, std::uint32_t* __restrict out) {
   std::uint32_t c0[kBatch], c1[kBatch], c2[kBatch], c3[kBatch];
   for (std::size_t i = 0; i < kBatch; ++i) {
     const PhiloxBlock counter = random.counter(first_block + i);
@@ -65,17 +97,14 @@ void fill_batch(const PhiloxStream& random, std::uint64_t first_block, float* __
     key = philox_next_key(key);
   }
   for (std::size_t i = 0; i < kBatch; ++i) {
-    out[4 * i] = philox_uniform(c0[i]);
-    out[4 * i + 1] = philox_uniform(c1[i]);
-    out[4 * i + 2] = philox_uniform(c2[i]);
-    out[4 * i + 3] = philox_uniform(c3[i]);
+    out[4 * i] = c0[i], out[4 * i + 1] = c1[i], out[4 * i + 2] = c2[i], out[4 * i + 3] = c3[i];
   }
 }
 
 }  // namespace
 
-const float* fill_uniforms(const PhiloxStream& random, std::int64_t first, std::int64_t n,
-                           std::vector<float>& out) {
+const std::uint32_t* fill_words(const PhiloxStream& random, std::int64_t first, std::int64_t n,
+                                std::vector<std::uint32_t>& out) {
   constexpr std::int64_t kNumbers = 4 * kBatch;
   const std::int64_t skipped = first % 4;
   const std::int64_t batches = (skipped + n + kNumbers - 1) / kNumbers;
@@ -87,82 +116,112 @@ const float* fill_uniforms(const PhiloxStream& random, std::int64_t first, std::
   return out.data() + skipped;
 }
 
-void MomentCodec::load_group(std::int64_t first, std::int64_t n, float* __restrict out) const {
-  const std::int64_t group = first / format_.group;
-  const float amax = amax_[group];
-  const float* __restrict values = ExpansionTable::instance().values(k16_[group]);
-  const Code* __restrict codes = static_cast<const Code*>(stored_) + first;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::int32_t code = codes[i];
-    const auto magnitude = std::bit_cast<std::uint32_t>(amax * values[code & 0x7F]);
-    out[i] = std::bit_cast<float>(magnitude | (static_cast<std::uint32_t>(code & 0x80) << 24));
-  }
+MomentCodec::MomentCodec(const MomentFormat& format, MomentUse use)
+    : format_(format),
+      rounding_use_(use == MomentUse::kFirst ? RoundingUse::kMoment1 : RoundingUse::kMoment2) {
+  require_usable(format, use);
+  if (!format.is_quantized()) return;
+  table_ = &MomentTable::of(format.code);
+  choice_.emplace(format);
 }
 
-void MomentCodec::load(std::int64_t first, std::int64_t n, float* out) const {
-  if (format_.format == Format::kFp32) {
-    std::memcpy(out, static_cast<const float*>(stored_) + first, static_cast<std::size_t>(n) * sizeof(float));
+float MomentCodec::amax(const MomentData& data, std::int64_t group) const {
+  if (format_.amax_format == Format::kFp32) return static_cast<const float*>(data.amax)[group];
+  return decode_bf16(static_cast<const std::uint16_t*>(data.amax)[group]);
+}
+
+void MomentCodec::load_group(const MomentData& data, std::int64_t first, std::int64_t n, float* out) const {
+  const std::int64_t group = first / format_.group;
+  const float* values = table_->values(row(data, group));
+  const Code* codes = static_cast<const Code*>(data.data) + first;
+  if (is_signed(format_.code)) return decode<true>(codes, values, amax(data, group), n, out);
+  decode<false>(codes, values, amax(data, group), n, out);
+}
+
+void MomentCodec::load(const MomentData& data, std::int64_t first, std::int64_t n, float* out) const {
+  if (table_ == nullptr) {
+    std::memcpy(out, static_cast<const float*>(data.data) + first,
+                static_cast<std::size_t>(n) * sizeof(float));
     return;
   }
   for (std::int64_t done = 0; done < n; done += format_.group) {
-    load_group(first + done, std::min<std::int64_t>(format_.group, n - done), out + done);
+    load_group(data, first + done, std::min<std::int64_t>(format_.group, n - done), out + done);
   }
 }
 
-void MomentCodec::store_group(std::int64_t first, std::int64_t n, const float* in, const float* uniform,
-                              float* ratio) const {
-  const std::int64_t group = first / format_.group;
-  Code* codes = static_cast<Code*>(stored_) + first;
-  const Magnitudes magnitudes = find_magnitudes(in, n);
-  amax_[group] = magnitudes.largest;
-  if (magnitudes.largest == 0.0f) {
-    k16_[group] = static_cast<std::uint8_t>(kMaxK16);
-    std::fill_n(codes, n, Code{0});
-    return;
+template <bool kSigned>
+void MomentCodec::encode(int row, float amax, std::int64_t n, const float* in, const std::uint32_t* words,
+                         float* ratio, Code* codes) const {
+  const float* values = table_->values(row);
+  const std::int32_t smallest = format_.expand ? smallest_code(values, amax) : 0;
+  find_ratios(in, n, amax, ratio);
+  if (!is_stochastic()) {
+    return encode_nearest<kSigned>(in, ratio, table_->boundaries(row), smallest, n, codes);
   }
-  const int k16 = range_.k16(magnitudes.largest, magnitudes.smallest);
-  k16_[group] = static_cast<std::uint8_t>(k16);
-  find_ratios(in, n, magnitudes.largest, ratio);
-  const ExpansionTable& table = ExpansionTable::instance();
-  if (uniform == nullptr) {
-    encode_nearest(in, ratio, table.boundaries(k16), n, codes);
+  const StochasticRow to{values, table_->count() - 1, smallest};
+  if (rounding_use_ == RoundingUse::kMoment1) {
+    encode_stochastic<kSigned, RoundingUse::kMoment1>(in, ratio, to, words, n, codes);
   } else {
-    encode_stochastic(in, ratio, table.values(k16), uniform, n, codes);
+    encode_stochastic<kSigned, RoundingUse::kMoment2>(in, ratio, to, words, n, codes);
   }
 }
 
-void MomentCodec::store(std::int64_t first, std::int64_t n, const float* in, const PhiloxStream& random,
-                        std::int64_t random_offset, std::vector<float>& scratch) const {
-  if (format_.format == Format::kFp32) {
-    std::memcpy(static_cast<float*>(stored_) + first, in, static_cast<std::size_t>(n) * sizeof(float));
+void MomentCodec::store_group(const MomentData& data, std::int64_t first, std::int64_t n, const float* in,
+                              const std::uint32_t* words, float* ratio) const {
+  const std::int64_t group = first / format_.group;
+  Code* codes = static_cast<Code*>(data.data) + first;
+  const Magnitudes magnitudes = find_magnitudes(in, n);
+  const bool bf16 = format_.amax_format == Format::kBf16;
+  const float amax = stored_amax(magnitudes.largest, bf16);
+  const bool zeros = amax == 0.0f;
+  const int row = zeros ? kLastRow : choice_->row(amax, magnitudes.smallest);
+  if (bf16) {
+    static_cast<std::uint16_t*>(data.amax)[group] = encode_bf16(amax);
+  } else {
+    static_cast<float*>(data.amax)[group] = amax;
+  }
+  if (format_.expand) data.row[group] = static_cast<std::uint8_t>(row);
+  if (zeros) {
+    std::fill_n(codes, n, Code{0});
+  } else if (is_signed(format_.code)) {
+    encode<true>(row, amax, n, in, words, ratio, codes);
+  } else {
+    encode<false>(row, amax, n, in, words, ratio, codes);
+  }
+}
+
+void MomentCodec::store(const MomentData& data, std::int64_t first, std::int64_t n, const float* in,
+                        const std::uint32_t* words, std::vector<float>& ratio) const {
+  if (table_ == nullptr) {
+    std::memcpy(static_cast<float*>(data.data) + first, in, static_cast<std::size_t>(n) * sizeof(float));
     return;
   }
-  std::vector<float> ratio(static_cast<std::size_t>(format_.group));
-  const float* uniform = nullptr;
-  if (format_.rounding == Rounding::kStochastic)
-    uniform = fill_uniforms(random, first + random_offset, n, scratch);
+  ratio.resize(std::max(ratio.size(), static_cast<std::size_t>(format_.group)));
   for (std::int64_t done = 0; done < n; done += format_.group) {
-    store_group(first + done, std::min<std::int64_t>(format_.group, n - done), in + done,
-                uniform == nullptr ? nullptr : uniform + done, ratio.data());
+    store_group(data, first + done, std::min<std::int64_t>(format_.group, n - done), in + done,
+                words == nullptr ? nullptr : words + done, ratio.data());
   }
 }
 
-void MomentCodec::measure(std::int64_t first, std::int64_t n, const float* in, ErrorSums* sums,
-                          std::vector<float>& scratch) const {
-  scratch.resize(std::max(scratch.size(), static_cast<std::size_t>(n)));
-  load(first, n, scratch.data());
+void MomentCodec::measure(const MomentData& data, std::int64_t first, std::int64_t n, const float* in,
+                          const float* stored, ErrorSums* sums) const {
   for (std::int64_t i = 0; i < n; ++i) {
-    const double reference = in[i];
-    const double stored = scratch[static_cast<std::size_t>(i)];
-    sums->error_squared += (stored - reference) * (stored - reference);
+    const double reference = in[i], kept = stored[i];
+    sums->error_squared += (kept - reference) * (kept - reference);
     sums->reference_squared += reference * reference;
-    sums->underflowed += reference != 0.0 && stored == 0.0 ? 1.0 : 0.0;
+    sums->underflowed += reference != 0.0 && kept == 0.0 ? 1.0 : 0.0;
   }
   sums->elements += static_cast<double>(n);
-  if (format_.format == Format::kFp32) return;
+  if (table_ == nullptr) return;
+  for (std::int64_t i = 0; i < n; ++i) {
+    sums->saturated += std::fabs(in[i]) > amax(data, (first + i) / format_.group) ? 1.0 : 0.0;
+  }
+  if (!format_.expand) return;
   for (std::int64_t group = first / format_.group; group * format_.group < first + n; ++group) {
-    sums->k_sum += static_cast<double>(k16_[group]) / 16.0;
+    const double k = table_->exponent(data.row[group]);
+    sums->k_sum += k;
     sums->k_groups += 1.0;
+    sums->k_histogram[exponent_bucket(k)] += 1.0;
   }
 }
 

@@ -2,48 +2,55 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "worker/core/kernels/api/kernels.h"
-#include "worker/core/quant/expansion.h"
+#include "worker/core/kernels/api/adamw_args.h"
+#include "worker/core/quant/moment_table.h"
 #include "worker/core/quant/philox.h"
 
 namespace coat::kernels::cpu {
 
-// One moment of one tensor. Spans start at a group's border and end at one or at the tensor's end.
+// One moment of a step, for all its tensors. Spans start at a group's border and end at one or at the
+// tensor's end. Thread-safe.
 class MomentCodec {
  public:
-  // `stored`, `amax` and `k16` are those of AdamWTensor; the last two are unused by FP32.
-  MomentCodec(const MomentFormat& format, const ExpansionRange& range, void* stored, float* amax,
-              std::uint8_t* k16)
-      : format_(format), range_(range), stored_(stored), amax_(amax), k16_(k16) {}
+  // Throws std::logic_error where the format does not suit the moment.
+  MomentCodec(const MomentFormat& format, MomentUse use);
 
-  void load(std::int64_t first, std::int64_t n, float* out) const;
+  void load(const MomentData& data, std::int64_t first, std::int64_t n, float* out) const;
 
-  // `random` keys the stochastic rounding, `random_offset` is added to an element's index there; `scratch` is
-  // reused memory.
-  void store(std::int64_t first, std::int64_t n, const float* in, const PhiloxStream& random,
-             std::int64_t random_offset, std::vector<float>& scratch) const;
+  // `words`: one of PhiloxStream for each element, used where the moment rounds stochastically. `ratio`:
+  // memory for a group.
+  void store(const MomentData& data, std::int64_t first, std::int64_t n, const float* in,
+             const std::uint32_t* words, std::vector<float>& ratio) const;
 
-  // *sums += error of the stored span against what it was made from.
-  void measure(std::int64_t first, std::int64_t n, const float* in, ErrorSums* sums,
-               std::vector<float>& scratch) const;
+  // *sums += the span's error, where `stored` is what load() returns now and `in` is what was stored.
+  void measure(const MomentData& data, std::int64_t first, std::int64_t n, const float* in,
+               const float* stored, ErrorSums* sums) const;
+
+  bool is_stochastic() const { return format_.is_quantized() && format_.rounding == Rounding::kStochastic; }
 
  private:
-  void load_group(std::int64_t first, std::int64_t n, float* out) const;
-  // `uniform`: one number an element, nullptr for rounding to nearest.
-  void store_group(std::int64_t first, std::int64_t n, const float* in, const float* uniform,
-                   float* ratio) const;
+  float amax(const MomentData& data, std::int64_t group) const;
+  int row(const MomentData& data, std::int64_t group) const {
+    return format_.expand ? data.row[group] : kPlainRow;
+  }
+  void load_group(const MomentData& data, std::int64_t first, std::int64_t n, float* out) const;
+  void store_group(const MomentData& data, std::int64_t first, std::int64_t n, const float* in,
+                   const std::uint32_t* words, float* ratio) const;
+  template <bool kSigned>
+  void encode(int row, float amax, std::int64_t n, const float* in, const std::uint32_t* words, float* ratio,
+              std::uint8_t* codes) const;
 
-  const MomentFormat& format_;
-  const ExpansionRange& range_;
-  void* stored_;
-  float* amax_;
-  std::uint8_t* k16_;
+  MomentFormat format_;
+  RoundingUse rounding_use_;
+  const MomentTable* table_ = nullptr;  // nullptr: FP32
+  std::optional<RowChoice> choice_;
 };
 
-// out[i] = random.uniform(first + i). `out` has room for n + 6; the numbers start at the returned pointer.
-const float* fill_uniforms(const PhiloxStream& random, std::int64_t first, std::int64_t n,
-                           std::vector<float>& out);
+// out[i] = random.word(first + i). `out` has room for n + 6; the words start at the returned pointer.
+const std::uint32_t* fill_words(const PhiloxStream& random, std::int64_t first, std::int64_t n,
+                                std::vector<std::uint32_t>& out);
 
 }  // namespace coat::kernels::cpu

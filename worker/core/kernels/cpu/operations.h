@@ -19,9 +19,10 @@ void embedding_forward(const EmbeddingForwardArgs& args);
 void embedding_backward(const EmbeddingBackwardArgs& args);
 void cross_entropy(const CrossEntropyArgs& args);
 void gemm(const GemmArgs& args);
-// m and v: the error of what is stored, added; nullptr: not measured.
-void adamw(const AdamWArgs& args, ErrorSums* m, ErrorSums* v);
-void sum_of_squares(const float* data, std::int64_t elements, double* out);
+// errors: of what is stored, added; nullptr: not measured.
+void adamw(const AdamWArgs& args, AdamWErrors* errors);
+void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out);
+void clip_factor(const ClipFactorArgs& args);
 void quantization_error(const ConstMatrix& reference, const ConstMatrix& stored, ErrorSums* sums);
 
 }  // namespace coat::kernels::cpu

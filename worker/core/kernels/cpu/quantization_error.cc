@@ -75,13 +75,7 @@ void quantization_error(const ConstMatrix& reference, const ConstMatrix& stored,
       add_tile(reference, stored, grid.at(index), buffers, &tiles[static_cast<std::size_t>(index)]);
     }
   });
-  for (const ErrorSums& tile : tiles) {
-    sums->error_squared += tile.error_squared;
-    sums->reference_squared += tile.reference_squared;
-    sums->saturated += tile.saturated;
-    sums->underflowed += tile.underflowed;
-    sums->elements += tile.elements;
-  }
+  for (const ErrorSums& tile : tiles) sums->add(tile);
 }
 
 }  // namespace coat::kernels::cpu

@@ -20,41 +20,45 @@ using namespace adamw_parts;
 
 constexpr int kThreads = 256;
 
-// Stores the moment and returns it as it will be read back. Elements beyond the span are 0 in `quad`. Every
-// lane of the warp takes part. measured: adds k of the group to *sums, by its first thread.
+// Stores the moment. Elements beyond the span are 0 in `quad`. Every lane of the warp takes part. measured:
+// *kept is what will be read back, and k of the group goes to *sums, by its first thread.
 template <bool kMeasured>
-__device__ void store_moment(const MomentStore& store, const MomentData& data, const Span& span,
-                             const Quad& quad, PhiloxStream random, std::int64_t first_index,
-                             ErrorSums* sums) {
-  Quad kept = quad;
-  if (store.format == Format::kFp32) {
-    store_fp32(static_cast<float*>(data.stored), span, quad);
-  } else {
-    const GroupRange range = group_range(quad, store.group);
-    if (span.count == 0) return;
-    const float amax = __uint_as_float(range.largest);
-    const bool zeros = amax == 0.0f;
-    const int k16 =
-        zeros ? kMaxK16 : expanded_k16(store.largest_ratios, amax, __uint_as_float(range.smallest));
-    random.moment = store.number;
-    const Quad uniform = store.stochastic && !zeros ? uniforms(random, first_index + span.first) : Quad{};
-    const std::uint32_t packed = zeros ? 0u : encode_quad(store, k16, amax, quad, uniform);
-    store_codes(static_cast<std::uint8_t*>(data.stored), span, packed);
-    const bool leads = span.first % store.group == 0;
-    if (leads) {
-      data.amax[span.first / store.group] = amax;
-      data.k16[span.first / store.group] = static_cast<std::uint8_t>(k16);
-    }
-    if (kMeasured) {
-      kept = expanded_values(store.values + 128 * k16, amax, packed, span);
-      if (leads) {
-        sums->k_sum += static_cast<double>(k16) / 16.0;
-        sums->k_groups += 1.0;
-      }
-    }
+__device__ void store_moment(const MomentStore& store, const GroupData& data, const Span& span,
+                             const Quad& quad, const Words& words, Quad* kept, ErrorSums* sums) {
+  if (kMeasured) *kept = quad;
+  if (store.code == MomentCode::kFp32) return store_fp32(static_cast<float*>(data.stored), span, quad);
+  const GroupRange range = group_range(quad, store.group);
+  if (span.count == 0) return;
+  const float amax = stored_amax(__uint_as_float(range.largest), false);
+  const bool zeros = amax == 0.0f;
+  const int row =
+      zeros ? kLastRow : choose_row(store.limits, store.first_row, amax, __uint_as_float(range.smallest));
+  const std::uint32_t packed = zeros ? 0u : encode_quad(store, row, amax, quad, words);
+  store_codes(static_cast<std::uint8_t*>(data.stored), span, packed);
+  const bool leads = span.first % store.group == 0;
+  if (leads) {
+    data.amax[span.first / store.group] = amax;
+    data.row[span.first / store.group] = static_cast<std::uint8_t>(row);
   }
-  if (kMeasured) {
-    for (int i = 0; i < span.count; ++i) add_error(quad.x[i], kept.x[i], *sums);
+  if (!kMeasured) return;
+  *kept = expanded_values(store.values + 128 * row, amax, packed, span);
+  for (int i = 0; i < span.count; ++i) sums->saturated += fabsf(quad.x[i]) > amax ? 1.0 : 0.0;
+  if (!leads) return;
+  const double k = static_cast<double>(row) / 16.0;
+  sums->k_sum += k;
+  sums->k_groups += 1.0;
+  sums->k_histogram[exponent_bucket(k)] += 1.0;
+}
+
+// The errors of a span.
+__device__ inline void measure(const Span& span, double eps, const Quad& m, const Quad& v, const Quad& kept_m,
+                               const Quad& kept_v, AdamWErrors& errors) {
+  for (int i = 0; i < span.count; ++i) {
+    add_error(m.x[i], kept_m.x[i], errors.moment1);
+    add_error(v.x[i], kept_v.x[i], errors.moment2);
+    const double reference = static_cast<double>(m.x[i]) / (sqrt(static_cast<double>(v.x[i])) + eps);
+    const double kept = static_cast<double>(kept_m.x[i]) / (sqrt(static_cast<double>(kept_v.x[i])) + eps);
+    add_error(reference, kept, errors.update);
   }
 }
 
@@ -62,7 +66,7 @@ __device__ void store_moment(const MomentStore& store, const MomentData& data, c
 template <bool kMeasured>
 __device__ __noinline__ void step_tile(const TensorEntry& t, std::int64_t tile, const MomentStore& store1,
                                        const MomentStore& store2, const StepScalars& scalars,
-                                       float gradient_scale, ErrorSums* m_sums, ErrorSums* v_sums) {
+                                       float gradient_scale, AdamWErrors* errors) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const std::int64_t first = (tile - t.first_tile) * kTile + lane * kQuad;
   const std::int64_t left = t.elements - first;
@@ -75,13 +79,18 @@ __device__ __noinline__ void step_tile(const TensorEntry& t, std::int64_t tile, 
        value = load_fp32(t.value, span);
   update(scalars, gradient_scale, t.weight_decay, load_fp32(t.gradient, span), value, m, v);
   store_fp32(t.value, span, value);
-  const PhiloxStream random{scalars.seed, scalars.step, t.id, 1};
-  store_moment<kMeasured>(store1, t.m, span, m, random, t.first_index, m_sums);
-  store_moment<kMeasured>(store2, t.v, span, v, random, t.first_index, v_sums);
+  Words words{};
+  if (store1.stochastic || store2.stochastic) {
+    words = random_words({scalars.seed, scalars.step, t.id}, t.first_index + span.first);
+  }
+  Quad kept_m, kept_v;
+  store_moment<kMeasured>(store1, t.m, span, m, words, &kept_m, kMeasured ? &errors->moment1 : nullptr);
+  store_moment<kMeasured>(store2, t.v, span, v, words, &kept_v, kMeasured ? &errors->moment2 : nullptr);
+  if (kMeasured) measure(span, scalars.eps, m, v, kept_m, kept_v, *errors);
 }
 
-// A warp takes tiles of the tensors, numbered through. measured: partial[2 * block] and the next are the
-// errors of m and v.
+// A warp takes tiles of the tensors, numbered through. measured: partial[3 * block] and the next two are the
+// errors of m, v and u. A scale of NaN: nothing is written, the errors are 0.
 template <bool kMeasured>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(const TensorEntry* tensors, int count, std::int64_t tiles,
@@ -89,16 +98,18 @@ __global__ void __launch_bounds__(kThreads)
                  const __grid_constant__ StepScalars scalars, ErrorSums* partial) {
   const std::int64_t warps = std::int64_t{gridDim.x} * (kThreads / kWarp);
   const float gradient_scale = scalars.gradient_scale != nullptr ? *scalars.gradient_scale : 1.0f;
-  ErrorSums m_sums, v_sums;
+  const std::int64_t end = isnan(gradient_scale) ? 0 : tiles;
+  AdamWErrors errors;
   int index = 0;
-  for (std::int64_t tile = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp; tile < tiles;
+  for (std::int64_t tile = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp; tile < end;
        tile += warps) {
     while (index + 1 < count && tensors[index + 1].first_tile <= tile) ++index;
-    step_tile<kMeasured>(tensors[index], tile, store1, store2, scalars, gradient_scale, &m_sums, &v_sums);
+    step_tile<kMeasured>(tensors[index], tile, store1, store2, scalars, gradient_scale, &errors);
   }
   if (kMeasured) {
-    store_block_sums(m_sums, partial + 2 * blockIdx.x);
-    store_block_sums(v_sums, partial + 2 * blockIdx.x + 1);
+    store_block_sums(errors.moment1, partial + 3 * blockIdx.x);
+    store_block_sums(errors.moment2, partial + 3 * blockIdx.x + 1);
+    store_block_sums(errors.update, partial + 3 * blockIdx.x + 2);
   }
 }
 
@@ -112,6 +123,7 @@ __global__ void __launch_bounds__(whole_tile::kThreads, 1)
   const whole_tile::Tables tables = whole_tile::load_tables(shared, store1, store2);
   const std::int64_t warps = std::int64_t{gridDim.x} * (whole_tile::kThreads / kWarp);
   const float gradient_scale = scalars.gradient_scale != nullptr ? *scalars.gradient_scale : 1.0f;
+  if (isnan(gradient_scale)) return;
   int index = 0;
   for (std::int64_t tile = (std::int64_t{blockIdx.x} * whole_tile::kThreads + threadIdx.x) / kWarp;
        tile < tiles; tile += warps) {
@@ -120,17 +132,21 @@ __global__ void __launch_bounds__(whole_tile::kThreads, 1)
     if (t.aligned && t.first_index % kQuad == 0 && t.elements - (tile - t.first_tile) * kTile >= kTile) {
       whole_tile::step(t, tile - t.first_tile, tables, scalars, gradient_scale);
     } else {
-      step_tile<false>(t, tile, store1, store2, scalars, gradient_scale, nullptr, nullptr);
+      step_tile<false>(t, tile, store1, store2, scalars, gradient_scale, nullptr);
     }
   }
 }
 
-MomentStore store_of(const MomentFormat& format, int number) {
+MomentStore store_of(const MomentFormat& format, MomentUse use) {
+  require_usable(format, use);
   MomentStore store;
-  store.number = number;
-  store.format = format.format;
-  if (format.format == Format::kFp32) return store;
-  if (format.format != Format::kE4M3) throw std::logic_error("adamw: moments must be FP32 or E4M3");
+  store.use = use == MomentUse::kFirst ? RoundingUse::kMoment1 : RoundingUse::kMoment2;
+  store.code = format.code;
+  if (!format.is_quantized()) return store;
+  if (format.code != MomentCode::kE4M3 || !format.expand || format.amax_format != Format::kFp32) {
+    throw UnsupportedError(std::string("adamw: moments as ") + name_of(format.code) +
+                           " have no CUDA version; use e4m3 that expands, with amax in FP32");
+  }
   const bool fits = format.group >= 2 * kQuad && format.group <= kTile &&
                     std::has_single_bit(static_cast<unsigned>(format.group));
   if (!fits) {
@@ -140,9 +156,11 @@ MomentStore store_of(const MomentFormat& format, int number) {
   DeviceState& state = DeviceState::current();
   store.group = format.group;
   store.stochastic = format.rounding == Rounding::kStochastic;
+  store.last = MomentTable::of(format.code).count() - 1;
+  store.first_row = MomentTable::of(format.code).first_row();
   store.values = state.expansion().values;
   store.boundaries = state.expansion().boundaries;
-  store.largest_ratios = state.largest_ratios(format.range_bound);
+  store.limits = state.row_limits(format);
   return store;
 }
 
@@ -152,21 +170,21 @@ bool on_border(const void* pointer, std::uintptr_t bytes) {
 
 bool quads_are_aligned(const AdamWTensor& tensor, const AdamWArgs& args) {
   const auto border = [](const MomentFormat& format) {
-    return std::uintptr_t{4} * static_cast<unsigned>(bytes_of(format.format));
+    return std::uintptr_t{4} * (format.is_quantized() ? 1u : 4u);
   };
   return on_border(tensor.value, 16) && on_border(tensor.gradient, 16) &&
-         on_border(tensor.m, border(args.moment1)) && on_border(tensor.v, border(args.moment2));
+         on_border(tensor.m.data, border(args.moment1)) && on_border(tensor.v.data, border(args.moment2));
 }
 
 std::vector<TensorEntry> entries_of(const AdamWArgs& args, std::int64_t& tiles) {
   std::vector<TensorEntry> entries;
   for (const AdamWTensor& tensor : args.tensors) {
     if (tensor.elements <= 0) continue;
-    entries.push_back({tensor.value,
-                       tensor.gradient,
+    entries.push_back({static_cast<float*>(tensor.value),
+                       static_cast<const float*>(tensor.gradient),
                        tensor.elements,
-                       {tensor.m, tensor.m_amax, tensor.m_k16},
-                       {tensor.v, tensor.v_amax, tensor.v_k16},
+                       {tensor.m.data, static_cast<float*>(tensor.m.amax), tensor.m.row},
+                       {tensor.v.data, static_cast<float*>(tensor.v.amax), tensor.v.row},
                        tensor.first_index,
                        tiles,
                        tensor.id,
@@ -183,7 +201,7 @@ void add_constants(StepScalars& scalars) {
   const bool all_ones = (std::bit_cast<std::uint32_t>(root) & 0x7FFFFFu) == 0x7FFFFFu;
   scalars.easy_root = root > 0x1p-20f && root <= 1.0f && !all_ones;
   scalars.reciprocal_root = 1.0f / root;
-  PhiloxKey key = PhiloxStream{scalars.seed, scalars.step, 0, 1}.key();
+  PhiloxKey key = PhiloxStream{scalars.seed, scalars.step, 0}.key();
   for (PhiloxKey& round : scalars.keys) {
     round = key;
     key = philox_next_key(key);
@@ -201,8 +219,12 @@ const TensorEntry* upload(const std::vector<TensorEntry>& entries, cudaStream_t 
 
 }  // namespace
 
-void adamw(const AdamWArgs& args, ErrorSums* m, ErrorSums* v, cudaStream_t stream) {
-  const MomentStore store1 = store_of(args.moment1, 1), store2 = store_of(args.moment2, 2);
+void adamw(const AdamWArgs& args, AdamWErrors* errors, cudaStream_t stream) {
+  const MomentStore store1 = store_of(args.moment1, MomentUse::kFirst),
+                    store2 = store_of(args.moment2, MomentUse::kSecond);
+  if (args.weights != WeightFormat::kFp32 || args.gradient != Format::kFp32) {
+    throw UnsupportedError("adamw: weights and gradients in BF16 have no CUDA version");
+  }
   std::int64_t tiles = 0;
   const std::vector<TensorEntry> entries = entries_of(args, tiles);
   if (entries.empty()) return;
@@ -219,7 +241,7 @@ void adamw(const AdamWArgs& args, ErrorSums* m, ErrorSums* v, cudaStream_t strea
   const TensorEntry* table = upload(entries, stream);
   const int count = static_cast<int>(entries.size());
   const int blocks = blocks_for(tiles * kWarp, kThreads);
-  if (m == nullptr && v == nullptr && whole_tile::fits(store1) && whole_tile::fits(store2)) {
+  if (errors == nullptr && whole_tile::fits(store1) && whole_tile::fits(store2)) {
     check(cudaFuncSetAttribute(whole_tiles_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                whole_tile::kSharedBytes),
           "adamw");
@@ -228,17 +250,16 @@ void adamw(const AdamWArgs& args, ErrorSums* m, ErrorSums* v, cudaStream_t strea
         table, count, tiles, store1, store2, scalars);
     return check_launch("adamw");
   }
-  if (m == nullptr && v == nullptr) {
+  if (errors == nullptr) {
     adamw_kernel<false>
         <<<blocks, kThreads, 0, stream>>>(table, count, tiles, store1, store2, scalars, nullptr);
     return check_launch("adamw");
   }
-  ErrorSums* partial = DeviceState::current().partial_sums().elements<ErrorSums>(2 * blocks, "adamw");
+  ErrorSums* partial = DeviceState::current().partial_sums().elements<ErrorSums>(3 * blocks, "adamw");
   adamw_kernel<true><<<blocks, kThreads, 0, stream>>>(table, count, tiles, store1, store2, scalars, partial);
   check_launch("adamw");
-  ErrorSums unwanted;
-  ErrorSums* const totals[] = {m != nullptr ? m : &unwanted, v != nullptr ? v : &unwanted};
-  add_error_sums(partial, blocks, 2, totals, "adamw", stream);
+  ErrorSums* const totals[] = {&errors->moment1, &errors->moment2, &errors->update};
+  add_error_sums(partial, blocks, 3, totals, "adamw", stream);
 }
 
 }  // namespace coat::kernels::cuda

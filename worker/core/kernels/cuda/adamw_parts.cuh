@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "worker/core/kernels/cuda/matrix_io.cuh"
-#include "worker/core/quant/expansion.h"
+#include "worker/core/quant/moment_table.h"
 #include "worker/core/quant/philox.h"
 
 namespace coat::kernels::cuda::adamw_parts {
@@ -19,19 +19,20 @@ struct Quad {
 
 // How one moment is stored, as device code needs it.
 struct MomentStore {
-  Format format = Format::kFp32;
+  MomentCode code = MomentCode::kFp32;
   int group = static_cast<int>(kTile);
   bool stochastic = false;
-  int number = 1;  // keys its random numbers
+  RoundingUse use = RoundingUse::kMoment1;
+  int last = 0, first_row = 0;  // code and row
   const float* values = nullptr;
   const float* boundaries = nullptr;
-  const double* largest_ratios = nullptr;
+  const double* limits = nullptr;
 };
 
-struct MomentData {
+struct GroupData {
   void* stored;
   float* amax;
-  std::uint8_t* k16;
+  std::uint8_t* row;
 };
 
 // AdamWTensor as the kernel reads it.
@@ -39,7 +40,7 @@ struct TensorEntry {
   float* value;
   const float* gradient;
   std::int64_t elements;
-  MomentData m, v;
+  GroupData m, v;
   std::int64_t first_index;
   std::int64_t first_tile;
   std::uint32_t id;
@@ -120,46 +121,52 @@ __device__ inline Quad expanded_values(const float* values, float amax, std::uin
   return quad;
 }
 
-__device__ inline Quad load_moment(const MomentStore& store, const MomentData& data, const Span& span) {
-  if (store.format == Format::kFp32) return load_fp32(static_cast<const float*>(data.stored), span);
+__device__ inline Quad load_moment(const MomentStore& store, const GroupData& data, const Span& span) {
+  if (store.code == MomentCode::kFp32) return load_fp32(static_cast<const float*>(data.stored), span);
   if (span.count == 0) return Quad{};
   const std::int64_t group = span.first / store.group;
-  const float* values = store.values + 128 * data.k16[group];
+  const float* values = store.values + 128 * data.row[group];
   return expanded_values(values, data.amax[group],
                          load_codes(static_cast<const std::uint8_t*>(data.stored), span), span);
 }
 
-// [0, 1) for the elements of the span, by their index in the whole parameter.
-__device__ inline Quad uniforms(const PhiloxStream& random, std::int64_t index) {
-  Quad quad;
+// The random words of the elements of the span, by their index in the whole parameter.
+struct Words {
+  std::uint32_t word[kQuad];
+};
+__device__ inline Words random_words(const PhiloxStream& random, std::int64_t index) {
+  Words words;
   if (index % kQuad == 0) {
     const PhiloxBlock block =
         philox4x32(random.counter(static_cast<std::uint64_t>(index / kQuad)), random.key());
 #pragma unroll
-    for (int i = 0; i < kQuad; ++i) quad.x[i] = philox_uniform(block.word[i]);
+    for (int i = 0; i < kQuad; ++i) words.word[i] = block.word[i];
   } else {
 #pragma unroll
-    for (int i = 0; i < kQuad; ++i) quad.x[i] = random.uniform(static_cast<std::uint64_t>(index + i));
+    for (int i = 0; i < kQuad; ++i) words.word[i] = random.word(static_cast<std::uint64_t>(index + i));
   }
-  return quad;
+  return words;
 }
 
-// Zero has no sign; another value never becomes zero.
-__device__ inline std::uint32_t with_sign(std::int32_t magnitude, float value) {
+// Zero has no sign; another value has code `smallest` at least.
+__device__ inline std::uint32_t with_sign(std::int32_t magnitude, float value, std::int32_t smallest) {
   const std::uint32_t sign = (__float_as_uint(value) >> 24) & 0x80u;
-  return value != 0.0f ? static_cast<std::uint32_t>(magnitude > 1 ? magnitude : 1) | sign : 0u;
+  return value != 0.0f ? static_cast<std::uint32_t>(max(magnitude, smallest)) | sign : 0u;
 }
 
-__device__ inline std::uint32_t encode_quad(const MomentStore& store, int k16, float amax, const Quad& quad,
-                                            const Quad& uniform) {
+__device__ inline std::uint32_t encode_quad(const MomentStore& store, int row, float amax, const Quad& quad,
+                                            const Words& words) {
+  const float* values = store.values + 128 * row;
+  const std::int32_t smallest = smallest_code(values, amax);
   std::uint32_t packed = 0;
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
     const float ratio = fabsf(quad.x[i]) / amax;
     const std::int32_t magnitude =
-        store.stochastic ? stochastic_expanded_code(store.values + 128 * k16, ratio, uniform.x[i])
-                         : nearest_expanded_code(store.boundaries + 128 * k16, ratio);
-    packed |= with_sign(magnitude, quad.x[i]) << (8 * i);
+        store.stochastic
+            ? stochastic_code<7>(values, store.last, ratio, rounding_uniform(words.word[i], store.use))
+            : nearest_code<7>(store.boundaries + 128 * row, ratio);
+    packed |= with_sign(magnitude, quad.x[i], smallest) << (8 * i);
   }
   return packed;
 }

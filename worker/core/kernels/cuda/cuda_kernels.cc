@@ -40,13 +40,15 @@ class CudaKernels final : public Kernels {
     cuda::cross_entropy(args, of(s));
   }
   void gemm(const GemmArgs& args, Stream s) const override { cuda::gemm(args, of(s)); }
-  void adamw(const AdamWArgs& args, Stream s) const override { cuda::adamw(args, nullptr, nullptr, of(s)); }
-  void adamw_measured(const AdamWArgs& args, ErrorSums* m, ErrorSums* v, Stream s) const override {
-    cuda::adamw(args, m, v, of(s));
+  void adamw(const AdamWArgs& args, Stream s) const override { cuda::adamw(args, nullptr, of(s)); }
+  void adamw_measured(const AdamWArgs& args, AdamWErrors* errors, Stream s) const override {
+    cuda::adamw(args, errors, of(s));
   }
-  void sum_of_squares(const float* data, std::int64_t elements, double* out, Stream s) const override {
-    cuda::sum_of_squares(data, elements, out, of(s));
+  void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out,
+                      Stream s) const override {
+    cuda::sum_of_squares(data, format, elements, out, of(s));
   }
+  void clip_factor(const ClipFactorArgs& args, Stream s) const override { cuda::clip_factor(args, of(s)); }
   void quantization_error(ConstMatrix reference, ConstMatrix stored, ErrorSums* sums,
                           Stream s) const override {
     cuda::quantization_error(reference, stored, sums, of(s));

@@ -7,7 +7,7 @@
 
 #include "worker/core/base/cuda_device.h"
 #include "worker/core/kernels/cuda/check.h"
-#include "worker/core/quant/expansion.h"
+#include "worker/core/quant/moment_table.h"
 
 namespace coat::kernels::cuda {
 namespace {
@@ -61,12 +61,8 @@ cublasLtHandle_t DeviceState::blas() {
 
 ExpansionTables DeviceState::expansion() {
   if (expansion_.values == nullptr) {
-    std::vector<float> values, boundaries;
-    const ExpansionTable& table = ExpansionTable::instance();
-    for (int k16 = 0; k16 < 256; ++k16) {
-      values.insert(values.end(), table.values(k16), table.values(k16) + 128);
-      boundaries.insert(boundaries.end(), table.boundaries(k16), table.boundaries(k16) + 128);
-    }
+    const std::vector<float>& values = MomentTable::of(MomentCode::kE4M3).all_values();
+    const std::vector<float>& boundaries = MomentTable::of(MomentCode::kE4M3).all_boundaries();
     const std::size_t bytes = values.size() * sizeof(float);
     expansion_.boundaries = static_cast<const float*>(copy_to_device(boundaries.data(), bytes, "adamw"));
     expansion_.values = static_cast<const float*>(copy_to_device(values.data(), bytes, "adamw"));
@@ -74,14 +70,14 @@ ExpansionTables DeviceState::expansion() {
   return expansion_;
 }
 
-const double* DeviceState::largest_ratios(double bound) {
-  for (const Ratios& known : ratios_) {
-    if (known.bound == bound) return known.table;
+const double* DeviceState::row_limits(const MomentFormat& format) {
+  for (const Limits& known : limits_) {
+    if (known.code == format.code && known.bound == format.range_bound) return known.table;
   }
-  const ExpansionRange range(bound);
-  const void* table = copy_to_device(range.largest_ratios(), 256 * sizeof(double), "adamw");
-  ratios_.push_back({bound, static_cast<const double*>(table)});
-  return ratios_.back().table;
+  const RowChoice choice(format);
+  const void* table = copy_to_device(choice.limits().data(), kMomentRows * sizeof(double), "adamw");
+  limits_.push_back({format.code, format.range_bound, static_cast<const double*>(table)});
+  return limits_.back().table;
 }
 
 }  // namespace coat::kernels::cuda

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "worker/core/quant/moment_format.h"
+
 namespace coat::kernels::cuda {
 
 // Device memory that grows and never shrinks. Growing waits for the device.
@@ -26,7 +28,7 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
-// The expansion tables of quant/expansion.h on the device: 256 rows of 128.
+// The tables of expanded E4M3 (quant/moment_table.h) on the device: 256 rows of 128.
 struct ExpansionTables {
   const float* values = nullptr;
   const float* boundaries = nullptr;
@@ -55,8 +57,8 @@ class DeviceState {
   float* maximum() { return maximum_.elements<float>(4, "amax"); }
 
   ExpansionTables expansion();
-  // The 256 FP64 limits of ExpansionRange(bound).
-  const double* largest_ratios(double bound);
+  // The 256 FP64 limits of RowChoice(format).
+  const double* row_limits(const MomentFormat& format);
 
   int multiprocessors() const { return multiprocessors_; }
 
@@ -68,11 +70,12 @@ class DeviceState {
   DeviceBuffer gemm_workspace_, gemm_staging_, gemm_operands_[2], gemm_scales_, partial_sums_, tensor_table_,
       maximum_;
   ExpansionTables expansion_;
-  struct Ratios {
+  struct Limits {
+    MomentCode code;
     double bound;
     const double* table;
   };
-  std::vector<Ratios> ratios_;
+  std::vector<Limits> limits_;
 };
 
 }  // namespace coat::kernels::cuda

@@ -23,6 +23,8 @@ __device__ inline void store_block_sums(const ErrorSums& mine, ErrorSums* out) {
   sums.elements = block_sum(mine.elements);
   sums.k_sum = block_sum(mine.k_sum);
   sums.k_groups = block_sum(mine.k_groups);
+  for (std::size_t i = 0; i < sums.k_histogram.size(); ++i)
+    sums.k_histogram[i] = block_sum(mine.k_histogram[i]);
   if (threadIdx.x == 0) *out = sums;
 }
 

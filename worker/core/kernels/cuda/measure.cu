@@ -10,6 +10,7 @@
 #include "worker/core/kernels/cuda/error_sums.cuh"
 #include "worker/core/kernels/cuda/error_sums.h"
 #include "worker/core/kernels/cuda/operations.h"
+#include "worker/core/quant/bf16.h"
 
 namespace coat::kernels::cuda {
 namespace {
@@ -21,10 +22,14 @@ constexpr int kThreads = 256;
 constexpr std::int64_t kSquareBlock = 4096;
 constexpr int kSquareLanes = 8;
 
+__device__ inline float to_float(float value) { return value; }
+__device__ inline float to_float(std::uint16_t code) { return decode_bf16(code); }
+
 // sums[block], by 8 threads a block of elements: lane j adds elements j, j + 8, ...; then the lanes are added
 // in order.
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    square_blocks_kernel(const float* data, std::int64_t elements, std::int64_t blocks, double* sums) {
+    square_blocks_kernel(const T* data, std::int64_t elements, std::int64_t blocks, double* sums) {
   constexpr int kAtOnce = 16;  // loads in flight
   const int lane = static_cast<int>(threadIdx.x) % kSquareLanes;
   const std::int64_t stride = std::int64_t{gridDim.x} * (kThreads / kSquareLanes);
@@ -38,13 +43,13 @@ __global__ void __launch_bounds__(kThreads)
     for (; i + (kAtOnce - 1) * kSquareLanes < end; i += kAtOnce * kSquareLanes) {
       float values[kAtOnce];
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) values[j] = data[i + j * kSquareLanes];
+      for (int j = 0; j < kAtOnce; ++j) values[j] = to_float(data[i + j * kSquareLanes]);
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j)
         mine += static_cast<double>(values[j]) * static_cast<double>(values[j]);
     }
     for (; i < end; i += kSquareLanes) {
-      const double value = data[i];
+      const double value = to_float(data[i]);
       mine += value * value;
     }
     double sum = 0.0;
@@ -85,6 +90,12 @@ __global__ void __launch_bounds__(kThreads)
     if (threadIdx.x < width) lanes[threadIdx.x] += lanes[threadIdx.x + width];
   }
   if (threadIdx.x == 0) *total += lanes[0];
+}
+
+__global__ void clip_factor_kernel(const __grid_constant__ ClipFactorArgs args) {
+  const double norm = sqrt(*args.sum_of_squares);
+  const double factor = args.clip_norm > 0 && norm > args.clip_norm ? args.clip_norm / norm : 1.0;
+  *args.factor = isfinite(norm) ? static_cast<float>(factor) : __uint_as_float(0x7FC00000u);
 }
 
 // The largest |x| / scale that rounds to the largest finite code by itself: half a step beyond it, where the
@@ -131,27 +142,35 @@ void add_error_sums(const ErrorSums* partial, int blocks, int sums_per_block, Er
         operation);
   check(cudaStreamSynchronize(stream), operation);
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    ErrorSums& total = *totals[i % static_cast<std::size_t>(sums_per_block)];
-    total.error_squared += parts[i].error_squared;
-    total.reference_squared += parts[i].reference_squared;
-    total.saturated += parts[i].saturated;
-    total.underflowed += parts[i].underflowed;
-    total.elements += parts[i].elements;
-    total.k_sum += parts[i].k_sum;
-    total.k_groups += parts[i].k_groups;
+    totals[i % static_cast<std::size_t>(sums_per_block)]->add(parts[i]);
   }
 }
 
-void sum_of_squares(const float* data, std::int64_t elements, double* out, cudaStream_t stream) {
+void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out,
+                    cudaStream_t stream) {
   constexpr const char* kName = "sum_of_squares";
+  if (format != Format::kFp32 && format != Format::kBf16) {
+    throw std::logic_error("sum_of_squares: the data must be FP32 or BF16");
+  }
   if (elements <= 0) return;
   const std::int64_t blocks = (elements + kSquareBlock - 1) / kSquareBlock;
   double* sums = DeviceState::current().partial_sums().elements<double>(blocks, kName);
-  square_blocks_kernel<<<blocks_for(blocks * kSquareLanes, kThreads), kThreads, 0, stream>>>(data, elements,
-                                                                                             blocks, sums);
+  const int grid = blocks_for(blocks * kSquareLanes, kThreads);
+  if (format == Format::kFp32) {
+    square_blocks_kernel<<<grid, kThreads, 0, stream>>>(static_cast<const float*>(data), elements, blocks,
+                                                        sums);
+  } else {
+    square_blocks_kernel<<<grid, kThreads, 0, stream>>>(static_cast<const std::uint16_t*>(data), elements,
+                                                        blocks, sums);
+  }
   check_launch(kName);
   add_in_lanes_kernel<<<1, kThreads, 0, stream>>>(sums, blocks, out);
   check_launch(kName);
+}
+
+void clip_factor(const ClipFactorArgs& args, cudaStream_t stream) {
+  clip_factor_kernel<<<1, 1, 0, stream>>>(args);
+  check_launch("clip_factor");
 }
 
 void quantization_error(const ConstMatrix& reference, const ConstMatrix& stored, ErrorSums* sums,

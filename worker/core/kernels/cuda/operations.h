@@ -1,6 +1,6 @@
 // The operations of kernels/api as free functions; cuda_kernels.cc forwards to them. Contracts:
-// kernels/api/kernels.h. All pointers are device memory, but for ErrorSums, which are read back (the call
-// then waits for the stream).
+// kernels/api/kernels.h. All pointers are device memory, but for ErrorSums and AdamWErrors, which are read
+// back (the call then waits for the stream).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,9 +24,10 @@ void embedding_backward(const EmbeddingBackwardArgs& args, cudaStream_t stream);
 // A target outside the vocabulary makes the loss NaN.
 void cross_entropy(const CrossEntropyArgs& args, cudaStream_t stream);
 void gemm(const GemmArgs& args, cudaStream_t stream);
-// m and v: the error of what is stored, added; nullptr: not measured.
-void adamw(const AdamWArgs& args, ErrorSums* m, ErrorSums* v, cudaStream_t stream);
-void sum_of_squares(const float* data, std::int64_t elements, double* out, cudaStream_t stream);
+// errors: of what is stored, added; nullptr: not measured.
+void adamw(const AdamWArgs& args, AdamWErrors* errors, cudaStream_t stream);
+void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out, cudaStream_t stream);
+void clip_factor(const ClipFactorArgs& args, cudaStream_t stream);
 void quantization_error(const ConstMatrix& reference, const ConstMatrix& stored, ErrorSums* sums,
                         cudaStream_t stream);
 

@@ -4,103 +4,15 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/unit/worker/core/kernels/matrices.h"
-#include "worker/core/quant/expansion.h"
+#include "tests/unit/worker/core/kernels/optimizer_state.h"
 #include "worker/core/quant/philox.h"
 
 namespace coat::kernels::test {
 namespace {
 
 const MomentFormat kPlain{};
-const MomentFormat kNearest{Format::kE4M3, 128, 448.0 * 448.0 / 2.0, Rounding::kNearestEven};
-const MomentFormat kStochastic{Format::kE4M3, 128, 448.0 * 448.0 / 2.0, Rounding::kStochastic};
-
-// A parameter with both moments in one format, starting from zero.
-struct State {
-  explicit State(const MomentFormat& moment_format, std::vector<float> initial)
-      : format(moment_format), value(std::move(initial)) {
-    const std::size_t groups =
-        (value.size() + static_cast<std::size_t>(format.group) - 1) / static_cast<std::size_t>(format.group);
-    m.resize(value.size() * static_cast<std::size_t>(bytes_of(format.format)));
-    v = m;
-    m_amax.resize(groups);
-    v_amax.resize(groups);
-    m_k16.resize(groups, 255);
-    v_k16.resize(groups, 255);
-  }
-
-  AdamWTensor tensor(const std::vector<float>& gradient) {
-    return {.value = value.data(),
-            .gradient = gradient.data(),
-            .elements = static_cast<std::int64_t>(value.size()),
-            .m = m.data(),
-            .m_amax = m_amax.data(),
-            .m_k16 = m_k16.data(),
-            .v = v.data(),
-            .v_amax = v_amax.data(),
-            .v_k16 = v_k16.data()};
-  }
-
-  // What is stored, decoded by its definition.
-  std::vector<double> moment1() const { return decode(m, m_amax, m_k16); }
-  std::vector<double> moment2() const { return decode(v, v_amax, v_k16); }
-
-  std::vector<double> decode(const std::vector<std::uint8_t>& data, const std::vector<float>& amax,
-                             const std::vector<std::uint8_t>& k16) const {
-    std::vector<double> values;
-    for (std::size_t i = 0; i < value.size(); ++i) {
-      if (format.format == Format::kFp32) {
-        values.push_back(double{reinterpret_cast<const float*>(data.data())[i]});
-        continue;
-      }
-      const std::size_t group = i / static_cast<std::size_t>(format.group);
-      const float magnitude = amax[group] * ExpansionTable::instance().values(k16[group])[data[i] & 0x7F];
-      values.push_back((data[i] & 0x80) != 0 ? -double{magnitude} : double{magnitude});
-    }
-    return values;
-  }
-
-  bool operator==(const State&) const = default;
-
-  MomentFormat format;
-  std::vector<float> value, m_amax, v_amax;
-  std::vector<std::uint8_t> m, v, m_k16, v_k16;
-};
-
-AdamWArgs args_of(const MomentFormat& format, std::uint64_t step, double beta1 = 0.9, double beta2 = 0.95) {
-  AdamWArgs args;
-  args.moment1 = args.moment2 = format;
-  args.learning_rate = 1e-2f;
-  args.beta1 = static_cast<float>(beta1);
-  args.beta2 = static_cast<float>(beta2);
-  args.eps = 1e-8f;
-  args.weight_decay = 0.1f;
-  args.bias_correction1 = 1 - std::pow(beta1, static_cast<double>(step));
-  args.bias_correction2 = 1 - std::pow(beta2, static_cast<double>(step));
-  args.seed = 3;
-  args.step = step;
-  return args;
-}
-
-void run(State& state, const std::vector<float>& gradient, AdamWArgs args) {
-  args.tensors = {state.tensor(gradient)};
-  cpu_kernels().adamw(args, {});
-}
-
-// Stores `values` as the first moment (beta1 = 0) and their squares as the second, at learning rate 0.
-void store_values(State& state, const std::vector<float>& values) {
-  AdamWArgs args = args_of(state.format, 1, 0.0, 0.0);
-  args.bias_correction1 = args.bias_correction2 = 1;
-  args.learning_rate = 0;
-  run(state, values, args);
-}
-
-std::vector<float> lognormal(std::int64_t count, std::uint32_t seed) {
-  std::vector<float> values = normal_values(count, seed);
-  const std::vector<float> exponents = normal_values(count, seed + 1000);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] *= 1e-3f * std::exp(exponents[i]);
-  return values;
-}
+const MomentFormat kNearest = moment_format(MomentCode::kE4M3, true, 128, Rounding::kNearestEven);
+const MomentFormat kStochastic = moment_format(MomentCode::kE4M3, true, 128, Rounding::kStochastic);
 
 TEST(AdamWKernelTest, Fp32MomentsFollowTheFormulaInFp64) {
   for (const std::int64_t count : {1, 17, 129, 1000, 20'000}) {
@@ -160,7 +72,7 @@ TEST(AdamWKernelTest, StoredMomentsKeepWhatMatters) {
         ASSERT_EQ(x == 0, squares[i] == 0) << i;
         ASSERT_EQ(x < 0, stored[i] < 0) << i;
         ASSERT_GE(squares[i], 0) << i;
-        if (std::fabs(values[i]) == state.m_amax[i / 128]) {
+        if (std::fabs(values[i]) == state.m.amax[i / 128]) {
           ASSERT_EQ(stored[i], x);
         }
         ASSERT_NEAR(stored[i] / (x == 0 ? 1 : x), x == 0 ? 0 : 1, 0.35) << i;
@@ -181,13 +93,13 @@ TEST(AdamWKernelTest, StoresTheNearestCode) {
       amax = std::max(amax, std::fabs(values[i]));
       amin = std::min(amin, std::fabs(values[i]));
     }
-    const int k16 = ExpansionRange(kNearest.range_bound).k16(amax, amin);
-    ASSERT_EQ(state.m_amax[first / 128], amax);
-    ASSERT_EQ(state.m_k16[first / 128], k16);
+    const int row = RowChoice(kNearest).row(amax, amin);
+    ASSERT_EQ(state.m.amax[first / 128], amax);
+    ASSERT_EQ(state.m.row[first / 128], row);
     for (std::size_t i = first; i < end; ++i) {
       const int code =
-          nearest_expanded_code(ExpansionTable::instance().boundaries(k16), std::fabs(values[i]) / amax);
-      ASSERT_EQ(state.m[i], code | (values[i] < 0 ? 0x80 : 0));
+          nearest_code<7>(MomentTable::of(MomentCode::kE4M3).boundaries(row), std::fabs(values[i]) / amax);
+      ASSERT_EQ(state.m.data[i], code | (values[i] < 0 ? 0x80 : 0));
     }
   }
 }
@@ -202,11 +114,12 @@ TEST(AdamWKernelTest, RoundsWithTheStreamOfItsParameterAndIndex) {
   args.tensors[0].id = 12;
   args.tensors[0].first_index = 1281;
   cpu_kernels().adamw(args, {});
-  const PhiloxStream random{args.seed, args.step, 12, 1};
+  const PhiloxStream random{args.seed, args.step, 12};
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const float* row = ExpansionTable::instance().values(state.m_k16[i / 128]);
-    const float ratio = std::fabs(values[i]) / state.m_amax[i / 128];
-    ASSERT_EQ(state.m[i] & 0x7F, stochastic_expanded_code(row, ratio, random.uniform(1281 + i))) << i;
+    const float* row = MomentTable::of(MomentCode::kE4M3).values(state.m.row[i / 128]);
+    const float ratio = std::fabs(values[i]) / state.m.amax[i / 128];
+    const float uniform = rounding_uniform(random.word(1281 + i), RoundingUse::kMoment1);
+    ASSERT_EQ(state.m.data[i] & 0x7F, stochastic_code<7>(row, 126, ratio, uniform)) << i;
   }
 }
 
@@ -218,7 +131,6 @@ TEST(AdamWKernelTest, ZeroGroupsStayZeroAndConstantGroupsAreExact) {
     run(zero, std::vector<float>(300), args_of(kStochastic, step));
   EXPECT_EQ(zero.m, before.m);
   EXPECT_EQ(zero.v, before.v);
-  EXPECT_EQ(zero.m_amax, before.m_amax);
   for (std::size_t i = 0; i < 300; ++i) {
     ASSERT_NEAR(double{zero.value[i]}, double{before.value[i]} * std::pow(1 - 1e-3, 5), 1e-6);
   }
@@ -259,7 +171,7 @@ TEST(AdamWKernelTest, SecondMomentFollowsShrinkingGradients) {
       for (std::size_t i = 0; i < gradient.size(); i += 10) gradient[i] *= 0.1f;
     }
     for (State* state : {&plain, &nearest, &stochastic})
-      run(*state, gradient, args_of(state->format, step, 0.9, kBeta2));
+      run(*state, gradient, args_of(state->v.format, step, 0.9, kBeta2));
   }
   double nearest_ratio = 0, stochastic_ratio = 0;
   const std::vector<double> exact = plain.moment2(), near = nearest.moment2(), mean = stochastic.moment2();
@@ -291,10 +203,10 @@ TEST(AdamWKernelTest, ShardsCutAtGroupsGiveTheSameBits) {
     return first;
   };
   EXPECT_EQ(joined(head.value, tail.value), whole.value);
-  EXPECT_EQ(joined(head.m, tail.m), whole.m);
-  EXPECT_EQ(joined(head.v, tail.v), whole.v);
-  EXPECT_EQ(joined(head.v_amax, tail.v_amax), whole.v_amax);
-  EXPECT_EQ(joined(head.v_k16, tail.v_k16), whole.v_k16);
+  EXPECT_EQ(joined(head.m.data, tail.m.data), whole.m.data);
+  EXPECT_EQ(joined(head.v.data, tail.v.data), whole.v.data);
+  EXPECT_EQ(joined(head.v.amax, tail.v.amax), whole.v.amax);
+  EXPECT_EQ(joined(head.v.row, tail.v.row), whole.v.row);
 }
 
 TEST(AdamWKernelTest, MeasuredStepIsTheSameStepAndItsSumsAreTheErrors) {
@@ -304,17 +216,17 @@ TEST(AdamWKernelTest, MeasuredStepIsTheSameStepAndItsSumsAreTheErrors) {
   run(exact, gradient, args_of(kPlain, 1));
   AdamWArgs args = args_of(kStochastic, 1);
   args.tensors = {measured.tensor(gradient)};
-  ErrorSums m, v;
-  cpu_kernels().adamw_measured(args, &m, &v, {});
+  AdamWErrors errors;
+  cpu_kernels().adamw_measured(args, &errors, {});
   EXPECT_EQ(measured, plain);
   const auto check = [](const ErrorSums& sums, const std::vector<double>& stored,
-                        const std::vector<double>& wanted, const std::vector<std::uint8_t>& k16) {
+                        const std::vector<double>& wanted, const std::vector<std::uint8_t>& rows) {
     double error = 0, squares = 0, k_sum = 0;
     for (std::size_t i = 0; i < stored.size(); ++i) {
       error += std::pow(stored[i] - wanted[i], 2);
       squares += std::pow(wanted[i], 2);
     }
-    for (const std::uint8_t k : k16) k_sum += k / 16.0;
+    for (const std::uint8_t row : rows) k_sum += row / 16.0;
     EXPECT_NEAR(sums.error_squared / error, 1, 1e-9);
     EXPECT_NEAR(sums.reference_squared / squares, 1, 1e-9);
     EXPECT_EQ(sums.elements, 1000);
@@ -322,8 +234,8 @@ TEST(AdamWKernelTest, MeasuredStepIsTheSameStepAndItsSumsAreTheErrors) {
     EXPECT_EQ(sums.k_groups, 8);
     EXPECT_EQ(sums.k_sum, k_sum);
   };
-  check(m, measured.moment1(), exact.moment1(), measured.m_k16);
-  check(v, measured.moment2(), exact.moment2(), measured.v_k16);
+  check(errors.moment1, measured.moment1(), exact.moment1(), measured.m.row);
+  check(errors.moment2, measured.moment2(), exact.moment2(), measured.v.row);
 }
 
 TEST(AdamWKernelTest, ClippingFactorAndDecayFlag) {
@@ -357,10 +269,7 @@ TEST(AdamWKernelTest, MixedFormatsAndEmptyTensors) {
   args.moment1 = small;
   args.moment2 = kNearest;
   AdamWTensor tensor = m_state.tensor(gradient);
-  const AdamWTensor v_tensor = v_state.tensor(gradient);
-  tensor.v = v_tensor.v;
-  tensor.v_amax = v_tensor.v_amax;
-  tensor.v_k16 = v_tensor.v_k16;
+  tensor.v = v_state.tensor(gradient).v;
   args.tensors = {{}, tensor, {}};
   cpu_kernels().adamw(args, {});
   State m_alone(small, initial), v_alone(kNearest, initial);
@@ -369,29 +278,11 @@ TEST(AdamWKernelTest, MixedFormatsAndEmptyTensors) {
   EXPECT_EQ(m_state.m, m_alone.m);
   EXPECT_EQ(v_state.v, v_alone.v);
   EXPECT_EQ(m_state.value, m_alone.value);
-  args.moment1.format = Format::kE5M2;
+  args.moment1.code = MomentCode::kDe8Unsigned;
   EXPECT_THROW(cpu_kernels().adamw(args, {}), std::logic_error);
   args.moment1 = kNearest;
   args.moment1.group = 0;
   EXPECT_THROW(cpu_kernels().adamw(args, {}), std::logic_error);
-}
-
-TEST(SumOfSquaresTest, IsExactToFp64AndSeesNonFiniteValues) {
-  for (const std::int64_t count : {0, 1, 7, 17, 4096, 4099, 50'000}) {
-    std::vector<float> values = normal_values(count, 16, 1e15);
-    double expected = 2, found = 2;
-    for (const float value : values) expected += double{value} * double{value};
-    cpu_kernels().sum_of_squares(values.data(), count, &found, {});
-    EXPECT_NEAR(found / expected, 1, 1e-12);
-    if (count == 0) continue;
-    for (const float bad :
-         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-      values.back() = bad;
-      double sum = 0;
-      cpu_kernels().sum_of_squares(values.data(), count, &sum, {});
-      EXPECT_FALSE(std::isfinite(sum));
-    }
-  }
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/worker/core/kernels/matrices.h"
+#include "tests/unit/worker/core/kernels/optimizer_state.h"
 
 namespace coat::kernels::test {
 namespace {
@@ -176,38 +176,22 @@ TEST_F(ThreadCountTest, OptimizerAndErrors) {
   const OwnedMatrix reference = make_matrix(initial, kFp32, 100, 1000);
   const OwnedMatrix stored = make_matrix(initial, kE4M3Group16, 100, 1000);
   expect_same_bits([&] {
-    std::vector<float> value = initial, amax((kCount + 127) / 128), v_amax = amax;
-    std::vector<std::uint8_t> m(kCount), v(kCount), k16(amax.size(), 255), v_k16 = k16;
-    AdamWArgs args;
-    args.moment1 = args.moment2 = {Format::kE4M3, 128, 100352.0, Rounding::kStochastic};
-    args.learning_rate = 1e-3f;
-    args.beta1 = 0.9f;
-    args.beta2 = 0.95f;
-    args.eps = 1e-8f;
-    args.weight_decay = 0.1f;
-    args.bias_correction1 = 0.1;
-    args.bias_correction2 = 0.05;
-    args.step = 1;
-    args.tensors = {{.value = value.data(),
-                     .gradient = gradient.data(),
-                     .elements = kCount,
-                     .m = m.data(),
-                     .m_amax = amax.data(),
-                     .m_k16 = k16.data(),
-                     .v = v.data(),
-                     .v_amax = v_amax.data(),
-                     .v_k16 = v_k16.data()}};
-    std::vector<ErrorSums> sums(3);
-    cpu_kernels().adamw_measured(args, &sums[0], &sums[1], {});
-    cpu_kernels().quantization_error(reference.view(), stored.view(), &sums[2], {});
+    State state(moment_format(MomentCode::kE4M3, true, 128, Rounding::kStochastic), initial);
+    AdamWArgs args = args_of(state.m.format, 1);
+    args.tensors = {state.tensor(gradient)};
+    std::vector<AdamWErrors> errors(1);
+    std::vector<ErrorSums> sums(1);
+    cpu_kernels().adamw_measured(args, errors.data(), {});
+    cpu_kernels().quantization_error(reference.view(), stored.view(), sums.data(), {});
     std::vector<double> squares(1);
-    cpu_kernels().sum_of_squares(gradient.data(), kCount, squares.data(), {});
+    cpu_kernels().sum_of_squares(gradient.data(), Format::kFp32, kCount, squares.data(), {});
     Bytes all;
-    append(all, value);
-    append(all, m);
-    append(all, v);
-    append(all, k16);
-    append(all, v_amax);
+    append(all, state.value);
+    append(all, state.m.data);
+    append(all, state.v.data);
+    append(all, state.m.row);
+    append(all, state.v.amax);
+    append(all, errors);
     append(all, sums);
     append(all, squares);
     return all;

@@ -31,33 +31,49 @@ TEST(PhiloxTest, UniformStaysBelowOne) {
 }
 
 TEST(PhiloxTest, EveryPartOfTheKeyMatters) {
-  const PhiloxStream base{7, 11, 3, 1};
-  std::set<float> seen{base.uniform(5)};
-  EXPECT_TRUE(seen.insert(PhiloxStream{8, 11, 3, 1}.uniform(5)).second) << "seed";
-  EXPECT_TRUE(seen.insert(PhiloxStream{7 + (std::uint64_t{1} << 32), 11, 3, 1}.uniform(5)).second)
+  const PhiloxStream base{7, 11, 3};
+  std::set<std::uint32_t> seen{base.word(5)};
+  EXPECT_TRUE(seen.insert(PhiloxStream{8, 11, 3}.word(5)).second) << "seed";
+  EXPECT_TRUE(seen.insert(PhiloxStream{7 + (std::uint64_t{1} << 32), 11, 3}.word(5)).second)
       << "seed, upper half";
-  EXPECT_TRUE(seen.insert(PhiloxStream{7, 12, 3, 1}.uniform(5)).second) << "step";
+  EXPECT_TRUE(seen.insert(PhiloxStream{7, 12, 3}.word(5)).second) << "step";
   // Shares its place in the key with the seed's upper half.
-  const PhiloxStream late{7, 11 + (std::uint64_t{1} << 32), 3, 1};
-  EXPECT_NE(late.uniform(5), base.uniform(5)) << "step, upper half";
-  EXPECT_TRUE(seen.insert(PhiloxStream{7, 11, 4, 1}.uniform(5)).second) << "parameter";
-  EXPECT_TRUE(seen.insert(PhiloxStream{7, 11, 3, 2}.uniform(5)).second) << "moment";
-  EXPECT_TRUE(seen.insert(base.uniform(6)).second) << "index";
-  EXPECT_TRUE(seen.insert(base.uniform(5 + (std::uint64_t{1} << 36))).second) << "index beyond 32 bits";
+  const PhiloxStream late{7, 11 + (std::uint64_t{1} << 32), 3};
+  EXPECT_NE(late.word(5), base.word(5)) << "step, upper half";
+  EXPECT_TRUE(seen.insert(PhiloxStream{7, 11, 4}.word(5)).second) << "parameter";
+  EXPECT_TRUE(seen.insert(base.word(6)).second) << "index";
+  EXPECT_TRUE(seen.insert(base.word(5 + (std::uint64_t{1} << 36))).second) << "index beyond 32 bits";
 }
 
-TEST(PhiloxTest, NumbersAreUniform) {
-  const PhiloxStream stream{1, 1, 0, 1};
+TEST(PhiloxTest, RoundingNumbersAreTheMiddlesOfSixteenBits) {
+  EXPECT_EQ(rounding_uniform(0, RoundingUse::kMoment1), 0x1p-17f);
+  EXPECT_EQ(rounding_uniform(0x0000FFFFu, RoundingUse::kMoment1), 1 - 0x1p-17f);
+  EXPECT_EQ(rounding_uniform(0x0000FFFFu, RoundingUse::kMoment2), 0x1p-17f);
+  EXPECT_EQ(rounding_uniform(0x8000FFFFu, RoundingUse::kMoment2), 0.5f + 0x1p-17f);
+  EXPECT_EQ(rounding_bits(0x80010001u, RoundingUse::kWeight), 0x8000u);
+}
+
+constexpr RoundingUse kUses[] = {RoundingUse::kMoment1, RoundingUse::kMoment2, RoundingUse::kWeight};
+
+TEST(PhiloxTest, RoundingNumbersAreUniformAndUncorrelatedInPairs) {
+  const PhiloxStream stream{1, 1, 0};
   constexpr int kNumbers = 100'000;
-  double sum = 0, squares = 0;
+  double sum[3] = {}, squares[3] = {}, products[3] = {};
   for (std::uint64_t i = 0; i < kNumbers; ++i) {
-    const double u = stream.uniform(i);
-    sum += u;
-    squares += u * u;
+    double u[3];
+    for (std::size_t use = 0; use < 3; ++use) u[use] = double{rounding_uniform(stream.word(i), kUses[use])};
+    for (std::size_t use = 0; use < 3; ++use) {
+      sum[use] += u[use];
+      squares[use] += u[use] * u[use];
+      products[use] += (u[use] - 0.5) * (u[(use + 1) % 3] - 0.5);
+    }
   }
-  // Five standard deviations of the means of u and u^2.
-  EXPECT_NEAR(sum / kNumbers, 0.5, 5 * std::sqrt(1.0 / 12 / kNumbers));
-  EXPECT_NEAR(squares / kNumbers, 1.0 / 3, 5 * std::sqrt(4.0 / 45 / kNumbers));
+  for (std::size_t use = 0; use < 3; ++use) {
+    // Five standard deviations of the means of u, u^2 and the product of two.
+    EXPECT_NEAR(sum[use] / kNumbers, 0.5, 5 * std::sqrt(1.0 / 12 / kNumbers));
+    EXPECT_NEAR(squares[use] / kNumbers, 1.0 / 3, 5 * std::sqrt(4.0 / 45 / kNumbers));
+    EXPECT_NEAR(products[use] / kNumbers, 0, 5 * (1.0 / 12) / std::sqrt(kNumbers));
+  }
 }
 
 }  // namespace

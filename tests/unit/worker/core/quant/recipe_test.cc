@@ -23,7 +23,8 @@ TEST(RecipeTest, CoatSavesFp8AndRecomputes) {
   EXPECT_EQ(coat.linear_gradient, (TensorFormat{Format::kE5M2, Scaling::kTensor, 0, Format::kFp32}));
   EXPECT_EQ(coat.saved_nonlinear, (TensorFormat{Format::kE4M3, Scaling::kGroup, 16, Format::kBf16}));
   EXPECT_FALSE(coat.save_norm_output || coat.save_activation || coat.save_product);
-  EXPECT_EQ(coat.moment1.format, Format::kE4M3);
+  EXPECT_EQ(coat.moment1.code, MomentCode::kE4M3);
+  EXPECT_TRUE(coat.moment1.expand);
   EXPECT_EQ(coat.moment2.rounding, Rounding::kStochastic);
   // Both moments: 2 bytes a value, and 5 bytes for each group of 128.
   EXPECT_EQ(coat.moment1.total_bytes(128'000) + coat.moment2.total_bytes(128'000), 2 * (128'000 + 5 * 1000));

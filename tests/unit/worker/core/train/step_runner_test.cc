@@ -172,7 +172,7 @@ TEST_F(StepRunnerTest, QuantizationIsMeasuredWhenItIsDue) {
     const bool due = step == 1 || step % 3 == 0;
     EXPECT_EQ(result->quantization.empty(), !due) << step;
     if (!due) continue;
-    ASSERT_EQ(result->quantization.size(), 3u);
+    ASSERT_EQ(result->quantization.size(), 4u);
     EXPECT_EQ(result->quantization[0].tensor_class, "activation");
     EXPECT_EQ(result->quantization[0].format, "e4m3");
     EXPECT_EQ(result->quantization[0].relative_error, 0.25);  // sqrt(2 / 32)
@@ -180,6 +180,8 @@ TEST_F(StepRunnerTest, QuantizationIsMeasuredWhenItIsDue) {
     EXPECT_EQ(result->quantization[1].tensor_class, "moment1");
     EXPECT_EQ(result->quantization[2].tensor_class, "moment2");
     EXPECT_GT(result->quantization[2].mean_expansion, 0);
+    EXPECT_EQ(result->quantization[3].tensor_class, "update");
+    EXPECT_EQ(result->quantization[3].format, "e4m3+e4m3");
   }
   EXPECT_EQ(bench->model->probes, 3 * 2);
 }

@@ -1,0 +1,78 @@
+// The optimizer step: AdamW with decoupled decay on the old value (COAT.md 1.2), over many parameters at
+// once.
+//
+// Per element, in FP32:
+//   g = gradient * *gradient_scale
+//   m = beta1 m + (1 - beta1) g          v = beta2 v + (1 - beta2) g^2
+//   value -= learning_rate * (m / ((sqrt(v) / sqrt(bias_correction2) + eps) * bias_correction1) + decay *
+//   value)
+// The value is updated from the new moments before they are quantized; quantization changes only what is
+// stored for the next step.
+//
+// Rounding takes its random numbers from PhiloxStream{seed, step, tensor.id} (quant/philox.h), element i of
+// the tensor those of index first_index + i, so equal arguments give equal bits however a parameter is cut
+// into tensors, as long as the cuts lie at multiples of both groups.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/core/kernels/api/error_sums.h"
+#include "worker/core/quant/moment_format.h"
+#include "worker/core/quant/weight_format.h"
+
+namespace coat::kernels {
+
+// One moment of one tensor. FP32 moments use `data` alone.
+struct MomentData {
+  void* data = nullptr;  // FP32 values, or one code byte an element
+  void* amax = nullptr;  // [groups] FP32 or BF16 (MomentFormat::amax_format)
+  std::uint8_t* row =
+      nullptr;  // [groups]: the row of MomentTable, 16 k for most codes; nullptr where none is stored
+};
+
+struct AdamWTensor {
+  void* value = nullptr;            // FP32 or BF16 (AdamWArgs::weights)
+  std::int8_t* residual = nullptr;  // of kBf16Residual
+  const void* gradient = nullptr;   // FP32 or BF16 (AdamWArgs::gradient)
+  std::int64_t elements = 0;
+  MomentData m;
+  MomentData v;
+  bool decay = true;
+  std::uint32_t id = 0;          // Parameter::id
+  std::int64_t first_index = 0;  // of element 0 in the whole parameter, for a shard: keys the rounding
+};
+
+struct AdamWArgs {
+  std::vector<AdamWTensor> tensors;  // all of the same formats
+  MomentFormat moment1;
+  MomentFormat moment2;
+  WeightFormat weights = WeightFormat::kFp32;
+  Format gradient = Format::kFp32;  // kFp32 or kBf16
+  float learning_rate = 0;
+  float beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+  double bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^step, from the host in FP64
+  // Device: the clipping factor, as clip_factor() leaves it; nullptr: 1. NaN: the step is skipped, nothing is
+  // written and nothing measured.
+  const float* gradient_scale = nullptr;
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+};
+
+// What a measured step adds up, over all elements: the stored moments against the FP32 ones that they were
+// made from, and u = m / (sqrt(v) + eps) of both, in FP64.
+struct AdamWErrors {
+  ErrorSums moment1;
+  ErrorSums moment2;
+  ErrorSums update;
+};
+
+// The clipping factor of a step from the gradients' sum of squares, all on the device.
+struct ClipFactorArgs {
+  const double* sum_of_squares = nullptr;
+  double clip_norm = 0;     // 0: no clipping
+  float* factor = nullptr;  // clip_norm / norm rounded to FP32 where the norm is larger, else 1; NaN where
+                            // the norm is not finite: the step is to be skipped
+};
+
+}  // namespace coat::kernels
