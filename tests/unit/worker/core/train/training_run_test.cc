@@ -91,7 +91,7 @@ TEST_F(TrainingRunTest, TellsItsWholeCourse) {
   EXPECT_EQ(summary_->steps, 12);
   EXPECT_EQ(summary_->checkpoint_step, 12);
   EXPECT_EQ(summary_->checkpoint_path, folder_ / "job/step-00000012");
-  EXPECT_THAT(summary_->quantization, SizeIs(3));
+  EXPECT_THAT(summary_->quantization, SizeIs(4));
   EXPECT_EQ(summary_->sample.substr(0, 2), "th");
   EXPECT_GE(summary_->sample.size(), 5u);
   EXPECT_THAT(recorder.warnings, IsEmpty());
