@@ -23,12 +23,17 @@ TEST_F(DaemonTest, RegistersAndBeats) {
   const v1::Register first = controller_.registers().at(0);
   EXPECT_EQ(first.worker_id(), "w1");
   EXPECT_EQ(first.incarnation(), 1);
-  ASSERT_EQ(first.devices_size(), 2);
-  EXPECT_EQ(first.devices(0).memory_bytes(), 1 << 30);
+  // Behind the GPUs of the machine that the test runs on.
+  const int devices = first.devices_size();
+  ASSERT_GE(devices, 2);
+  for (int i = devices - 2; i < devices; ++i) {
+    EXPECT_EQ(first.devices(i).kind(), v1::Device::CPU);
+    EXPECT_EQ(first.devices(i).memory_bytes(), 1 << 30);
+  }
   EXPECT_EQ(first.attempts_size(), 0);
   EXPECT_TRUE(eventually([this] { return controller_.heartbeats().size() >= 3; }));
   EXPECT_EQ(controller_.heartbeats().at(1).sequence(), 2);
-  EXPECT_EQ(controller_.heartbeats().at(1).devices_size(), 2);
+  EXPECT_EQ(controller_.heartbeats().at(1).devices_size(), devices);
   const auto endpoints = nlohmann::json::parse(slurp(scratch_ / "state/endpoints.json"));
   EXPECT_EQ(endpoints.at("metrics"), "127.0.0.1:" + std::to_string(daemon_->metrics_port()));
   daemon_.reset();

@@ -1,6 +1,7 @@
 // Products through ATen's single-precision one, on operands decoded to FP32. The result is cut into blocks of
 // fixed size that threads take one by one, so that neither their number nor the library's own threading
-// changes a bit.
+// changes a bit. The library's bits depend on where its output lies, so it writes to buffers of one
+// alignment.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -22,6 +23,11 @@ namespace {
 
 constexpr std::int64_t kBlockRows = 128;
 constexpr std::int64_t kBlockCols = 256;
+
+constexpr std::int64_t kLine = 16;
+struct alignas(64) CacheLine {
+  float value[kLine];
+};
 
 // An operand as FP32 without its kTensor scale; `scratch` holds it unless it is FP32 anyway.
 struct Operand {
@@ -78,16 +84,15 @@ struct Block {
   std::int64_t row, rows, col, cols;
 };
 
-// c[rows, cols] (leading dimension `stride`) = beta * c + alpha * a . b^T
-void multiply_block(const Operand& a, const Operand& b, const Block& block, double beta, float* c,
-                    std::int64_t stride) {
-  at::Tensor out = at::from_blob(c, {block.rows, block.cols}, {stride, 1}, at::kFloat);
+// values[rows, cols] = a . b^T
+void multiply_block(const Operand& a, const Operand& b, const Block& block, float* values) {
+  at::Tensor out = at::from_blob(values, {block.rows, block.cols}, at::kFloat);
   const at::Tensor left = slice(a, block.row, block.rows);
   const at::Tensor right = slice(b, block.col, block.cols).t();
-  at::addmm_out(out, out, left, right, beta, a.scale * b.scale);
+  at::addmm_out(out, out, left, right, 0.0, a.scale * b.scale);
 }
 
-// A product that is stored in another format than FP32: one block of it, row by row.
+// One block of the product, row by row.
 void store_block(const Matrix& out, const Block& block, bool accumulate, float* values,
                  std::vector<float>& previous) {
   for (std::int64_t i = 0; i < block.rows; ++i) {
@@ -129,21 +134,16 @@ void gemm(const GemmArgs& args) {
   const std::int64_t block_cols = (kBlockCols + unit - 1) / unit * unit;
   const std::int64_t blocks_across = (args.out.cols + block_cols - 1) / block_cols;
   const std::int64_t blocks_down = (args.out.rows + kBlockRows - 1) / kBlockRows;
-  const bool direct = args.out.format.format == Format::kFp32;
   at::parallel_for(0, blocks_down * blocks_across, 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> values(direct ? 0 : static_cast<std::size_t>(kBlockRows * block_cols));
-    std::vector<float> previous(args.accumulate && !direct ? static_cast<std::size_t>(block_cols) : 0);
+    std::vector<CacheLine> lines(static_cast<std::size_t>((kBlockRows * block_cols + kLine - 1) / kLine));
+    float* values = lines.front().value;
+    std::vector<float> previous(args.accumulate ? static_cast<std::size_t>(block_cols) : 0);
     for (std::int64_t index = begin; index < end; ++index) {
       Block block{index / blocks_across * kBlockRows, 0, index % blocks_across * block_cols, 0};
       block.rows = std::min(kBlockRows, args.out.rows - block.row);
       block.cols = std::min(block_cols, args.out.cols - block.col);
-      if (direct) {
-        float* corner = static_cast<float*>(args.out.data) + block.row * args.out.cols + block.col;
-        multiply_block(a, b, block, args.accumulate ? 1.0 : 0.0, corner, args.out.cols);
-      } else {
-        multiply_block(a, b, block, 0.0, values.data(), block.cols);
-        store_block(args.out, block, args.accumulate, values.data(), previous);
-      }
+      multiply_block(a, b, block, values);
+      store_block(args.out, block, args.accumulate, values, previous);
     }
   });
 }
