@@ -150,9 +150,9 @@ MomentTable::MomentTable(MomentCode code) : code_(code), width_(is_signed(code) 
   if (code != MomentCode::kLog255) {
     first_row_ = static_cast<int>(std::ceil(16.0 * std::log2(base.magnitudes[1]) / kSmallestLog2));
   }
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  values_.assign(static_cast<std::size_t>(kMomentRows * width_), kInfinity);
-  boundaries_ = values_;
+  const auto places = static_cast<std::size_t>(kMomentRows * width_);
+  values_.assign(places, std::numeric_limits<float>::infinity());
+  boundaries_.assign(places, std::numeric_limits<float>::quiet_NaN());
   for (int row = 0; row < kMomentRows; ++row) {
     float* values = values_.data() + row * width_;
     float* boundaries = boundaries_.data() + row * width_;

@@ -37,7 +37,8 @@ class MomentTable {
 
   // `width` floats, strictly increasing from 0 to 1 at code count - 1; infinite beyond.
   const float* values(int row) const { return values_.data() + row * width_; }
-  // [c] is where codes c and c + 1 meet when rounding to nearest; infinite from count - 1 on.
+  // [c] is where codes c and c + 1 meet when rounding to nearest; NaN from count - 1 on: no ratio passes
+  // them.
   const float* boundaries(int row) const { return boundaries_.data() + row * width_; }
   // k of COAT.md: the exponent that brings a range of row `row` to that of row 16.
   double exponent(int row) const;

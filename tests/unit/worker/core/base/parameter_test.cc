@@ -33,6 +33,23 @@ TEST(ParameterRegistryTest, StartsAtZeroAndClearsGradients) {
   EXPECT_EQ(parameter.value.sum().item<float>(), 8.0f);
 }
 
+TEST(ParameterRegistryTest, StorageDecidesTheTypes) {
+  ParameterRegistry registry;
+  const ParameterStorage bf16{.value = at::kBFloat16, .gradient = at::kBFloat16};
+  const Parameter& plain = registry.add("a", {3}, true, at::kCPU, bf16);
+  EXPECT_EQ(plain.value.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(plain.gradient.scalar_type(), at::kBFloat16);
+  EXPECT_FALSE(plain.residual.defined());
+  const Parameter& exact =
+      registry.add("b", {3, 2}, true, at::kCPU, {.value = at::kBFloat16, .residual = true});
+  EXPECT_EQ(exact.residual.scalar_type(), at::kChar);
+  EXPECT_EQ(exact.residual.sizes(), exact.value.sizes());
+  EXPECT_EQ(exact.gradient.scalar_type(), at::kFloat);
+  EXPECT_THROW(registry.add("c", {1}, true, at::kCPU, {.value = at::kHalf}), std::logic_error);
+  EXPECT_THROW(registry.add("c", {1}, true, at::kCPU, {.gradient = at::kByte}), std::logic_error);
+  EXPECT_THROW(registry.add("c", {1}, true, at::kCPU, {.residual = true}), std::logic_error);
+}
+
 TEST(ParameterRegistryTest, RefusesATakenNameAndAnUnknownOne) {
   ParameterRegistry registry;
   registry.add("w", {1}, true, at::kCPU);

@@ -10,6 +10,7 @@
 
 #include "worker/core/kernels/cpu/cpu_kernels.h"
 #include "worker/core/quant/philox.h"
+#include "worker/core/quant/weight_format.h"
 
 namespace coat {
 namespace {
@@ -208,15 +209,19 @@ TEST_P(AdamWRecipeTest, BytesAreThoseOfTheFormat) {
 TEST(AdamWStateTest, NamesFollowTheParameters) {
   ParameterRegistry registry;
   registry.add("w", {300}, true, at::kCPU);
-  const auto names = [&registry](const char* name) {
+  const auto names_of = [&registry](const Recipe& format) {
     std::vector<std::string> found;
-    for (const auto& [key, tensor] : AdamW(registry, recipe(name), {}, cpu_kernels()).state())
-      found.push_back(key);
+    for (const auto& [key, tensor] : AdamW(registry, format, {}, cpu_kernels()).state()) found.push_back(key);
     return found;
   };
+  const auto names = [&names_of](const char* name) { return names_of(recipe(name)); };
   EXPECT_THAT(names("bf16"), testing::ElementsAre("w.moment1", "w.moment2"));
   EXPECT_THAT(names("coat"), testing::ElementsAre("w.moment1", "w.moment1.amax", "w.moment1.row", "w.moment2",
                                                   "w.moment2.amax", "w.moment2.row"));
+  Recipe plain = recipe("coat");
+  plain.moment1.expand = plain.moment2.expand = false;
+  EXPECT_THAT(names_of(plain),
+              testing::ElementsAre("w.moment1", "w.moment1.amax", "w.moment2", "w.moment2.amax"));
 }
 
 TEST(AdamWStateTest, MeasuredStepsReportBothMoments) {
@@ -257,6 +262,68 @@ TEST(AdamWStateTest, SeedsChangeTheRoundingAlone) {
   EXPECT_TRUE(at::equal(left.at("embed.weight"), right.at("embed.weight")));
   EXPECT_TRUE(at::equal(left.at("embed.weight.moment1.amax"), right.at("embed.weight.moment1.amax")));
   EXPECT_FALSE(at::equal(left.at("embed.weight.moment1"), right.at("embed.weight.moment1")));
+}
+
+// Matrices in BF16 with BF16 gradients beside a norm weight in FP32, as WeightFormat and Recipe have it.
+void fill_short(ParameterRegistry& registry, bool residual) {
+  const ParameterStorage matrix{.value = at::kBFloat16, .residual = residual, .gradient = at::kBFloat16};
+  registry.add("embed.weight", {40, 33}, true, at::kCPU, matrix).value.copy_(random_tensor({40, 33}, 1, 1));
+  registry.add("norm.weight", {33}, false, at::kCPU).value.copy_(random_tensor({33}, 2, 1));
+  registry.add("head.weight", {7, 129}, true, at::kCPU, matrix).value.copy_(random_tensor({7, 129}, 3, 1));
+}
+
+// What the residual holds beside the value.
+at::Tensor whole_value(const Parameter& parameter) {
+  at::Tensor value = parameter.value.to(at::kFloat);
+  if (!parameter.residual.defined()) return value;
+  for (std::int64_t i = 0; i < value.numel(); ++i) {
+    const auto code = static_cast<std::uint16_t>(parameter.value.const_data_ptr<at::BFloat16>()[i].x);
+    value.mutable_data_ptr<float>()[i] =
+        join_weight(code, parameter.residual.const_data_ptr<std::int8_t>()[i]);
+  }
+  return value;
+}
+
+TEST(AdamWWeightsTest, Bf16WeightsFollowTorchInFp64) {
+  for (const bool residual : {true, false}) {
+    ParameterRegistry registry;
+    fill_short(registry, residual);
+    const AdamWOptions options{.clip_norm = 5};
+    AdamW optimizer(registry, recipe("bf16"), options, cpu_kernels());
+    Reference reference(registry);
+    for (std::uint64_t step = 1; step <= 50; ++step) {
+      fill_gradients(registry, step);
+      const double clip = std::min(1.0, options.clip_norm / norm_of_gradients(registry));
+      optimizer.step(step, 1e-3, false);
+      reference.step(registry, options, static_cast<double>(step), 1e-3, clip);
+    }
+    for (std::size_t i = 0; i < registry.all().size(); ++i) {
+      const Parameter& parameter = *registry.all()[i];
+      const bool fp32 = parameter.value.scalar_type() == at::kFloat;
+      // Of a value below 2: half a unit of 24, 16 or 8 bits a step; stochastic rounding walks at random, by a
+      // whole unit at most in a step, so five deviations of the sum of 50.
+      const double unit = fp32 ? 0x1p-22 : residual ? 0x1p-16 : 0x1p-7;
+      const double bound =
+          fp32 || residual ? 50 * (unit / 2 + 5 * 0x1p-24) : 5 * 0.5 * unit * std::sqrt(50.0);
+      EXPECT_LE(largest_difference(whole_value(parameter), reference.value[i]), bound) << parameter.name;
+    }
+  }
+}
+
+TEST(AdamWWeightsTest, AGradientThatIsNotFiniteLeavesAllTypesAsTheyWere) {
+  ParameterRegistry registry;
+  fill_short(registry, true);
+  AdamW optimizer(registry, recipe("coat"), {}, cpu_kernels());
+  fill_gradients(registry, 1);
+  optimizer.step(1, 1e-2, false);
+  auto before = snapshot(registry, optimizer);
+  const at::Tensor residual = registry.all()[0]->residual.clone();
+  fill_gradients(registry, 2);
+  registry.all()[0]->gradient[3][5] = std::numeric_limits<float>::infinity();
+  optimizer.step(2, 1e-2, false);
+  EXPECT_TRUE(optimizer.result().skipped);
+  expect_equal(snapshot(registry, optimizer), before);
+  EXPECT_TRUE(at::equal(registry.all()[0]->residual, residual));
 }
 
 TEST(AdamWStateTest, AnEmptyRegistryIsFine) {
