@@ -1,7 +1,7 @@
 // Products through ATen's single-precision one, on operands decoded to FP32. The result is cut into blocks of
 // fixed size that threads take one by one, so that neither their number nor the library's own threading
-// changes a bit. The library's bits depend on where its output lies, so it writes to buffers of one
-// alignment.
+// changes a bit. The library is asked for plain products in buffers of one alignment: with a factor, it
+// multiplies that in where its own threading decides.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -84,19 +84,20 @@ struct Block {
   std::int64_t row, rows, col, cols;
 };
 
-// values[rows, cols] = a . b^T
+// values[rows, cols] = a . b^T, without the operands' scales
 void multiply_block(const Operand& a, const Operand& b, const Block& block, float* values) {
   at::Tensor out = at::from_blob(values, {block.rows, block.cols}, at::kFloat);
   const at::Tensor left = slice(a, block.row, block.rows);
   const at::Tensor right = slice(b, block.col, block.cols).t();
-  at::addmm_out(out, out, left, right, 0.0, a.scale * b.scale);
+  at::addmm_out(out, out, left, right, 0.0);
 }
 
-// One block of the product, row by row.
-void store_block(const Matrix& out, const Block& block, bool accumulate, float* values,
+// One block of the product times `scale`, row by row.
+void store_block(const Matrix& out, const Block& block, float scale, bool accumulate, float* values,
                  std::vector<float>& previous) {
   for (std::int64_t i = 0; i < block.rows; ++i) {
     float* __restrict row = values + i * block.cols;
+    for (std::int64_t j = 0; j < block.cols; ++j) row[j] *= scale;
     if (accumulate) {
       decode_span(out, block.row + i, block.col, block.cols, previous.data());
       for (std::int64_t j = 0; j < block.cols; ++j) row[j] += previous[static_cast<std::size_t>(j)];
@@ -129,6 +130,7 @@ void gemm(const GemmArgs& args) {
   const Operand b = make_operand(args.b, args.b_layout);
   check(args, a, b);
   if (args.out.rows == 0 || args.out.cols == 0) return;
+  const auto scale = static_cast<float>(a.scale * b.scale);
   const bool grouped = args.out.format.scaling == Scaling::kGroup;
   const std::int64_t unit = grouped ? args.out.format.group : 1;
   const std::int64_t block_cols = (kBlockCols + unit - 1) / unit * unit;
@@ -143,7 +145,7 @@ void gemm(const GemmArgs& args) {
       block.rows = std::min(kBlockRows, args.out.rows - block.row);
       block.cols = std::min(block_cols, args.out.cols - block.col);
       multiply_block(a, b, block, values);
-      store_block(args.out, block, args.accumulate, values, previous);
+      store_block(args.out, block, scale, args.accumulate, values, previous);
     }
   });
 }
