@@ -29,7 +29,7 @@ constexpr TensorFormat kFp32{Format::kFp32, Scaling::kNone};
 constexpr TensorFormat kBf16{Format::kBf16, Scaling::kNone};
 constexpr TensorFormat kE4M3{Format::kE4M3, Scaling::kTensor};
 constexpr TensorFormat kE5M2{Format::kE5M2, Scaling::kTensor};
-constexpr TensorFormat kSaved{Format::kE4M3, Scaling::kGroup, 16, Format::kBf16};
+constexpr TensorFormat kSaved{Format::kE4M3, Scaling::kGroup, 16, ScaleFormat::kBf16};
 const at::Device kDevice(at::kCUDA, 0);
 
 class Bench {

@@ -35,6 +35,9 @@ const std::vector<Operands> kOperands = {
     {kE4M3Tensor, kE4M3Tensor, Layout::kMnMajor, Layout::kKMajor},
     {kFp32, kFp32, Layout::kMnMajor, Layout::kMnMajor},
     {kE4M3Group16, kBf16, Layout::kKMajor, Layout::kKMajor},
+    {kReferenceE5M2, kReferenceE4M3, Layout::kKMajor, Layout::kKMajor},
+    {kE4M3Group16, kE4M3Block128, Layout::kKMajor, Layout::kKMajor},
+    {kE4M3Row, kE4M3Tensor, Layout::kKMajor, Layout::kMnMajor},
 };
 
 struct Size {
@@ -72,13 +75,14 @@ class ExactCase {
     cpu.quantize({{codes.data(), nullptr, kFp32, matrix.rows(), matrix.cols()},
                   {matrix.data().host(),
                    nullptr,
-                   {format, Scaling::kNone, 0, Format::kFp32},
+                   {format, Scaling::kNone, 0, ScaleFormat::kFp32},
                    matrix.rows(),
                    matrix.cols()},
                   {},
                   nullptr},
                  {});
-    const TensorFormat scale_format{matrix.format().scale_format, Scaling::kNone, 0, Format::kFp32};
+    const bool wide = matrix.format().scale_format == ScaleFormat::kFp32;
+    const TensorFormat scale_format{wide ? Format::kFp32 : Format::kBf16, Scaling::kNone};
     const std::int64_t scales = matrix.scale().count() / bytes_of(matrix.format().scale_format);
     const std::vector<float> eighths(static_cast<std::size_t>(scales), 0.125f);
     cpu.quantize({{eighths.data(), nullptr, kFp32, 1, scales},

@@ -124,9 +124,14 @@ AssertionResult same_bits(PairedMatrix& matrix) {
   const std::vector<std::uint8_t> data = matrix.data().from_device(), scale = matrix.scale().from_device();
   const auto scales = scale.size() / static_cast<std::size_t>(bytes_of(format.scale_format));
   if (!matrix.guards_are_intact()) return AssertionFailure() << "written beyond the matrix";
-  AssertionResult same_scales =
-      same_codes(format.scale_format, matrix.scale().host(), scale.data(), scales, "scales");
-  if (!same_scales) return same_scales;
+  if (format.scale_format == ScaleFormat::kE8M0) {
+    if (std::memcmp(matrix.scale().host(), scale.data(), scales) != 0) return AssertionFailure() << "scales";
+  } else {
+    const Format number = format.scale_format == ScaleFormat::kFp32 ? Format::kFp32 : Format::kBf16;
+    const AssertionResult same_scales =
+        same_codes(number, matrix.scale().host(), scale.data(), scales, "scales");
+    if (!same_scales) return same_scales;
+  }
   return same_codes(format.format, matrix.data().host(), data.data(), elements, "codes");
 }
 
@@ -136,10 +141,12 @@ AssertionResult same_bits(Paired<std::uint8_t>& values) { return same_elements(v
 
 std::string describe(const TensorFormat& format) {
   std::string text = name_of(format.format);
-  if (format.scaling == Scaling::kTensor) text += " per tensor";
-  if (format.scaling == Scaling::kGroup)
-    text += " 1x" + std::to_string(format.group) + " " + name_of(format.scale_format);
-  return text;
+  if (format.scaling == Scaling::kNone) return text;
+  if (format.scaling == Scaling::kTensor) text += " per tensor ";
+  if (format.scaling == Scaling::kRow) text += " per row ";
+  if (format.scaling == Scaling::kGroup) text += " 1x" + std::to_string(format.group) + " ";
+  if (format.scaling == Scaling::kBlock) text += " blocks of " + std::to_string(format.group) + " ";
+  return text + name_of(format.scale_format) + (format.rule == ScaleRule{} ? "" : ", reference rule");
 }
 
 std::string describe(const Shape& shape) {

@@ -90,13 +90,25 @@ testing::AssertionResult same_bits(Paired<float>& values);
 testing::AssertionResult same_bits(Paired<double>& values);
 testing::AssertionResult same_bits(Paired<std::uint8_t>& values);
 
-inline constexpr TensorFormat kFp32{Format::kFp32, Scaling::kNone, 0, Format::kFp32};
-inline constexpr TensorFormat kBf16{Format::kBf16, Scaling::kNone, 0, Format::kFp32};
-inline constexpr TensorFormat kE4M3Tensor{Format::kE4M3, Scaling::kTensor, 0, Format::kFp32};
-inline constexpr TensorFormat kE5M2Tensor{Format::kE5M2, Scaling::kTensor, 0, Format::kFp32};
-inline constexpr TensorFormat kE4M3Group16{Format::kE4M3, Scaling::kGroup, 16, Format::kBf16};
-inline constexpr TensorFormat kE4M3Group128{Format::kE4M3, Scaling::kGroup, 128, Format::kFp32};
-inline constexpr TensorFormat kE5M2Group32{Format::kE5M2, Scaling::kGroup, 32, Format::kFp32};
+inline constexpr TensorFormat kFp32{Format::kFp32, Scaling::kNone, 0, ScaleFormat::kFp32};
+inline constexpr TensorFormat kBf16{Format::kBf16, Scaling::kNone, 0, ScaleFormat::kFp32};
+inline constexpr TensorFormat kE4M3Tensor{Format::kE4M3, Scaling::kTensor, 0, ScaleFormat::kFp32};
+inline constexpr TensorFormat kE5M2Tensor{Format::kE5M2, Scaling::kTensor, 0, ScaleFormat::kFp32};
+inline constexpr TensorFormat kE4M3Group16{Format::kE4M3, Scaling::kGroup, 16, ScaleFormat::kBf16};
+inline constexpr TensorFormat kE4M3Group128{Format::kE4M3, Scaling::kGroup, 128, ScaleFormat::kFp32};
+inline constexpr TensorFormat kE4M3Row{Format::kE4M3, Scaling::kRow, 0, ScaleFormat::kBf16Up};
+inline constexpr TensorFormat kE4M3Block128{Format::kE4M3, Scaling::kBlock, 128, ScaleFormat::kFp32};
+inline constexpr TensorFormat kE5M2Block128{Format::kE5M2, Scaling::kBlock, 128, ScaleFormat::kE8M0};
+inline constexpr TensorFormat kE4M3Group64{Format::kE4M3, Scaling::kGroup, 64, ScaleFormat::kBf16Up};
+inline constexpr TensorFormat kE4M3Group32E8M0{Format::kE4M3, Scaling::kGroup, 32, ScaleFormat::kE8M0};
+// Those of the reference.
+inline constexpr TensorFormat kReferenceE4M3{Format::kE4M3, Scaling::kTensor, 0, ScaleFormat::kBf16,
+                                             kReferenceTensorRule};
+inline constexpr TensorFormat kReferenceE5M2{Format::kE5M2, Scaling::kTensor, 0, ScaleFormat::kBf16,
+                                             kReferenceTensorRule};
+inline constexpr TensorFormat kReferenceGroup16{Format::kE4M3, Scaling::kGroup, 16, ScaleFormat::kBf16,
+                                                kReferenceGroupRule};
+inline constexpr TensorFormat kE5M2Group32{Format::kE5M2, Scaling::kGroup, 32, ScaleFormat::kFp32};
 
 std::string describe(const TensorFormat& format);
 

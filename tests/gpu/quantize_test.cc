@@ -15,8 +15,16 @@ const std::vector<TensorFormat> kStoredFormats = {kFp32,
                                                   kE4M3Group16,
                                                   kE4M3Group128,
                                                   kE5M2Group32,
-                                                  {Format::kE4M3, Scaling::kNone, 0, Format::kFp32},
-                                                  {Format::kE5M2, Scaling::kNone, 0, Format::kFp32}};
+                                                  kE4M3Group64,
+                                                  kE4M3Group32E8M0,
+                                                  kE4M3Row,
+                                                  kE4M3Block128,
+                                                  kE5M2Block128,
+                                                  kReferenceE4M3,
+                                                  kReferenceE5M2,
+                                                  kReferenceGroup16,
+                                                  {Format::kE4M3, Scaling::kNone, 0, ScaleFormat::kFp32},
+                                                  {Format::kE5M2, Scaling::kNone, 0, ScaleFormat::kFp32}};
 constexpr Fill kFills[] = {Fill::kSpread, Fill::kZeros, Fill::kConstant, Fill::kTiny, Fill::kSpecial};
 
 void quantize_both(const kernels::Kernels& cpu, const kernels::Kernels& cuda, PairedMatrix& in,
@@ -62,7 +70,8 @@ TEST_F(QuantizeTest, TransposedCodesAreTheSameCodes) {
   std::vector<Shape> shapes = small_shapes();
   shapes.push_back({1000, 5120});
   shapes.push_back({129, 13824});
-  for (const TensorFormat& format : {kBf16, kFp32, kE4M3Tensor, kE5M2Tensor}) {
+  for (const TensorFormat& format :
+       {kBf16, kFp32, kE4M3Tensor, kE5M2Tensor, kReferenceE5M2, kE4M3Block128, kE5M2Block128}) {
     for (const Shape& shape : shapes) {
       SCOPED_TRACE(describe(format) + ", " + describe(shape));
       PairedMatrix in(kBf16, shape.rows, shape.cols, values(shape.rows * shape.cols, Fill::kSpread, 11));
@@ -96,6 +105,40 @@ TEST_F(QuantizeTest, MisalignedMatrices) {
   }
 }
 
+TEST_F(QuantizeTest, StochasticRounding) {
+  const std::vector<TensorFormat> formats = {kE4M3Tensor,   kE5M2Tensor, kE4M3Group16,     kE4M3Row,
+                                             kE4M3Block128, kE4M3Group64, kE4M3Group32E8M0, kReferenceGroup16};
+  for (const TensorFormat& format : formats) {
+    for (const Shape& shape : small_shapes()) {
+      for (const Fill fill : kFills) {
+        for (const bool transposes : {false, true}) {
+          if (transposes && (format.scaling == Scaling::kGroup || format.scaling == Scaling::kRow)) continue;
+          SCOPED_TRACE(describe(format) + ", " + describe(shape) + ", fill " +
+                       std::to_string(static_cast<int>(fill)) + (transposes ? ", transposed" : ""));
+          PairedMatrix in(kFp32, shape.rows, shape.cols, values(shape.rows * shape.cols, fill, 9));
+          PairedMatrix out(format, shape.rows, shape.cols), transposed(format, shape.cols, shape.rows);
+          kernels::QuantizeArgs args{.rounding = Rounding::kStochastic};
+          args.random.seed = 3;
+          args.random.step = std::uint64_t{1} << 33;
+          kernels::QuantizeArgs device = args;
+          args.in = in.host();
+          args.out = out.host();
+          device.in = in.device();
+          device.out = out.device();
+          if (transposes) {
+            args.out_transposed = transposed.host();
+            device.out_transposed = transposed.device();
+          }
+          cpu().quantize(args, {});
+          cuda().quantize(device, {});
+          EXPECT_TRUE(same_bits(out));
+          if (transposes) EXPECT_TRUE(same_bits(transposed));
+        }
+      }
+    }
+  }
+}
+
 // Every upper half of an FP32 with lower halves around the rounding points of BF16: all exponents, all ties
 // of FP8.
 TEST_F(QuantizeTest, CodecsAgreeOverTheWholeRangeOfFp32) {
@@ -112,7 +155,7 @@ TEST_F(QuantizeTest, CodecsAgreeOverTheWholeRangeOfFp32) {
   const auto rows = static_cast<std::int64_t>(all.size()) / 1024;
   PairedMatrix in(kFp32, rows, 1024, all);
   for (const Format format : {Format::kBf16, Format::kE4M3, Format::kE5M2}) {
-    PairedMatrix out({format, Scaling::kNone, 0, Format::kFp32}, rows, 1024);
+    PairedMatrix out({format, Scaling::kNone, 0, ScaleFormat::kFp32}, rows, 1024);
     quantize_both(cpu(), cuda(), in, out, nullptr, nullptr);
     EXPECT_TRUE(same_bits(out)) << name_of(format);
   }
@@ -135,7 +178,7 @@ TEST_F(QuantizeTest, Dequantize) {
 
 TEST_F(QuantizeTest, EveryCodeDecodesToTheTwinsValue) {
   for (const Format format : {Format::kE4M3, Format::kE5M2}) {
-    PairedMatrix in({format, Scaling::kNone, 0, Format::kFp32}, 16, 16), out(kFp32, 16, 16);
+    PairedMatrix in({format, Scaling::kNone, 0, ScaleFormat::kFp32}, 16, 16), out(kFp32, 16, 16);
     for (int code = 0; code < 256; ++code) in.data().host()[code] = static_cast<std::uint8_t>(code);
     in.data().upload();
     cpu().dequantize(in.host(), out.host(), {});
@@ -146,7 +189,7 @@ TEST_F(QuantizeTest, EveryCodeDecodesToTheTwinsValue) {
 
 // The CPU decodes groups of any size; so must CUDA, though it writes only some.
 TEST_F(QuantizeTest, GroupsOfAnySizeAreRead) {
-  const TensorFormat format{Format::kE4M3, Scaling::kGroup, 20, Format::kFp32};
+  const TensorFormat format{Format::kE4M3, Scaling::kGroup, 20, ScaleFormat::kFp32};
   PairedMatrix in(format, 9, 133, values(9 * 133, Fill::kSpread, 2)), out(kFp32, 9, 133);
   cpu().dequantize(in.host(), out.host(), {});
   cuda().dequantize(in.device(), out.device(), {});
@@ -170,7 +213,7 @@ TEST_F(QuantizeTest, WrongArgumentsAreRefused) {
   PairedMatrix in(kBf16, 4, 64, values(256, Fill::kSpread, 1));
   PairedMatrix short_out(kE4M3Tensor, 4, 63), grouped(kE4M3Group16, 4, 64),
       grouped_transposed(kE4M3Group16, 64, 4);
-  PairedMatrix odd_groups({Format::kE4M3, Scaling::kGroup, 20, Format::kFp32}, 4, 64);
+  PairedMatrix odd_groups({Format::kE4M3, Scaling::kGroup, 20, ScaleFormat::kFp32}, 4, 64);
   EXPECT_THROW(cuda().quantize({in.device(), short_out.device(), {}, nullptr}, {}), std::logic_error);
   EXPECT_THROW(cuda().quantize({in.device(), grouped.device(), grouped_transposed.device(), nullptr}, {}),
                std::logic_error);

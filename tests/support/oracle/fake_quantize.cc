@@ -1,6 +1,8 @@
 #include "tests/support/oracle/fake_quantize.h"
 
 #include <algorithm>
+#include <bit>
+#include <stdexcept>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -32,8 +34,25 @@ at::Tensor scaled(const at::Tensor& x, const at::Tensor& scale, const at::Tensor
   return cast((x / scale).clamp(-largest, largest), format) * stored_scale;
 }
 
-at::Tensor scale_of(const at::Tensor& amax, Format format) {
-  return amax.clamp_min(1e-35) / (format == Format::kE4M3 ? 448.0 : 57344.0);
+at::Tensor scale_of(const at::Tensor& amax, const TensorFormat& format) {
+  const double largest = format.format == Format::kE4M3 ? 448.0 : 57344.0;
+  return (amax + static_cast<double>(format.rule.added)).clamp_min(1e-35) / largest;
+}
+
+at::Tensor stored(const at::Tensor& scale, ScaleFormat format) {
+  switch (format) {
+    case ScaleFormat::kFp32:
+      return scale;
+    case ScaleFormat::kBf16:
+      return cast(scale, Format::kBf16);
+    case ScaleFormat::kBf16Up: {
+      const at::Tensor nearest = cast(scale, Format::kBf16);
+      return at::where(nearest.lt(scale), cast(nearest * (1 + 0x1p-7), Format::kBf16), nearest);
+    }
+    case ScaleFormat::kE8M0:
+      return at::exp2(at::ceil(at::log2(scale)));
+  }
+  return scale;
 }
 
 at::Tensor by_group(const at::Tensor& x, const TensorFormat& format) {
@@ -41,19 +60,21 @@ at::Tensor by_group(const at::Tensor& x, const TensorFormat& format) {
   const std::int64_t padding = (format.group - cols % format.group) % format.group;
   const at::Tensor padded = at::constant_pad_nd(x, {0, padding});
   const at::Tensor groups = padded.unflatten(-1, {(cols + padding) / format.group, format.group});
-  const at::Tensor scale = scale_of(groups.abs().amax(-1, true), format.format);
-  const at::Tensor stored = cast(scale, format.scale_format);
-  return scaled(groups, stored, stored, format.format).flatten(-2).narrow(-1, 0, cols).contiguous();
+  const at::Tensor scale = scale_of(groups.abs().amax(-1, true), format);
+  const at::Tensor kept = stored(scale, format.scale_format);
+  const at::Tensor used = format.rule.codes_use_stored_scale ? kept : scale;
+  return scaled(groups, used, kept, format.format).flatten(-2).narrow(-1, 0, cols).contiguous();
 }
 
 std::vector<std::int64_t> encoded(const TensorFormat& f) {
   return {static_cast<std::int64_t>(f.format), static_cast<std::int64_t>(f.scaling), f.group,
-          static_cast<std::int64_t>(f.scale_format)};
+          static_cast<std::int64_t>(f.scale_format), std::bit_cast<std::int32_t>(f.rule.added),
+          f.rule.codes_use_stored_scale ? 1 : 0};
 }
 
 TensorFormat decoded(const std::vector<std::int64_t>& v) {
   return {static_cast<Format>(v[0]), static_cast<Scaling>(v[1]), static_cast<int>(v[2]),
-          static_cast<Format>(v[3])};
+          static_cast<ScaleFormat>(v[3]), {std::bit_cast<float>(static_cast<std::int32_t>(v[4])), v[5] != 0}};
 }
 
 struct RoundThrough : torch::autograd::Function<RoundThrough> {
@@ -77,11 +98,14 @@ at::Tensor fake_quantize(const at::Tensor& x, const TensorFormat& format) {
     case Scaling::kNone:
       return format.format == Format::kFp32 ? x : cast(x, format.format);
     case Scaling::kTensor: {
-      const at::Tensor scale = scale_of(x.abs().amax(), format.format);
+      const at::Tensor scale = stored(scale_of(x.abs().amax(), format), format.scale_format);
       return scaled(x, scale, scale, format.format);
     }
     case Scaling::kGroup:
       return by_group(x, format);
+    case Scaling::kRow:
+    case Scaling::kBlock:
+      throw std::logic_error("fake_quantize: no recipe has scales of rows or blocks");
   }
   return x;
 }

@@ -1,6 +1,7 @@
 #include "worker/core/layers/context.h"
 
 #include <cstddef>
+#include <stdexcept>
 
 #include <ATen/ops/empty.h>
 
@@ -12,10 +13,11 @@ M sliced(const M& matrix, std::int64_t first, std::int64_t count) {
   M rows = matrix;
   rows.rows = count;
   rows.data = static_cast<Byte*>(matrix.data) + first * matrix.cols * bytes_of(matrix.format.format);
-  if (matrix.format.scaling == Scaling::kGroup) {
-    const std::int64_t row_bytes =
-        matrix.format.groups_per_row(matrix.cols) * bytes_of(matrix.format.scale_format);
-    rows.scale = static_cast<Byte*>(matrix.scale) + first * row_bytes;
+  const TensorFormat& format = matrix.format;
+  if (first % format.rows_per_scale() != 0) throw std::logic_error("rows_of: begins inside a block");
+  if (format.groups_per_row(matrix.cols) > 0) {
+    rows.scale = static_cast<Byte*>(matrix.scale) +
+                 format.scale_index(first, 0, matrix.cols) * bytes_of(format.scale_format);
   }
   return rows;
 }

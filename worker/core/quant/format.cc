@@ -33,4 +33,18 @@ const char* name_of(Format format) {
   return "unknown";
 }
 
+const char* name_of(ScaleFormat format) {
+  switch (format) {
+    case ScaleFormat::kFp32:
+      return "fp32";
+    case ScaleFormat::kBf16:
+      return "bf16";
+    case ScaleFormat::kBf16Up:
+      return "bf16-up";
+    case ScaleFormat::kE8M0:
+      return "e8m0";
+  }
+  return "unknown";
+}
+
 }  // namespace coat

@@ -55,6 +55,23 @@ constexpr float decode_fp8_finite(std::int32_t code) {
   return fields < (1 << 23) ? subnormal : normal;
 }
 
+// Up in magnitude with p = (|x| - lo) / (hi - lo), lo and hi the neighbouring finite values and `uniform` in
+// [0, 1) of 24 bits: exact, and unbiased in the value. Saturates; NaN becomes 0x7F.
+template <typename Layout>
+constexpr std::uint8_t encode_fp8_stochastic(float value, float uniform) {
+  const auto bits = std::bit_cast<std::int32_t>(value);
+  const std::int32_t magnitude = bits & 0x7FFFFFFF;
+  const std::int32_t clamped = magnitude < Layout::kMaxBits ? magnitude : Layout::kMaxBits;
+  const float x = std::bit_cast<float>(clamped);
+  const float smallest = decode_fp8_finite<Layout>(1);
+  const std::int32_t below = clamped < Layout::kMinNormalBits ? static_cast<std::int32_t>(x / smallest)
+                                                              : (clamped - Layout::kRebias) >> Layout::kShift;
+  const float low = decode_fp8_finite<Layout>(below);
+  const float step = decode_fp8_finite<Layout>(below + 1) - low;
+  const std::int32_t code = below + (uniform * step < x - low ? 1 : 0);
+  return static_cast<std::uint8_t>(magnitude > 0x7F800000 ? 0x7F : code | ((bits >> 24) & 0x80));
+}
+
 constexpr float decode_e4m3(std::uint8_t code) {
   const float finite = decode_fp8_finite<E4M3Layout>(code);
   const float magnitude = (code & 0x7F) == 0x7F ? std::numeric_limits<float>::quiet_NaN() : finite;

@@ -5,15 +5,15 @@
 namespace coat {
 namespace {
 
-constexpr TensorFormat kBf16Matrix{Format::kBf16, Scaling::kNone, 0, Format::kFp32};
+constexpr TensorFormat kBf16Matrix{Format::kBf16, Scaling::kNone, 0, ScaleFormat::kFp32};
 
 // Saved activations in FP8 with nothing saved twice, gradients in E5M2, moments in expanded E4M3.
 Recipe coat_recipe() {
   Recipe recipe;
   recipe.name = "coat";
-  recipe.linear_operand = {Format::kE4M3, Scaling::kTensor, 0, Format::kFp32};
-  recipe.linear_gradient = {Format::kE5M2, Scaling::kTensor, 0, Format::kFp32};
-  recipe.saved_nonlinear = {Format::kE4M3, Scaling::kGroup, 16, Format::kBf16};
+  recipe.linear_operand = {Format::kE4M3, Scaling::kTensor, 0, ScaleFormat::kFp32};
+  recipe.linear_gradient = {Format::kE5M2, Scaling::kTensor, 0, ScaleFormat::kFp32};
+  recipe.saved_nonlinear = {Format::kE4M3, Scaling::kGroup, 16, ScaleFormat::kBf16};
   recipe.saved_attention = kBf16Matrix;
   recipe.moment1 = moment_format(MomentCode::kE4M3, /*expand=*/true, 128, Rounding::kStochastic);
   recipe.moment2 = recipe.moment1;

@@ -19,6 +19,19 @@ at::ScalarType scalar_type_of(Format format) {
   throw std::logic_error("unknown number format");
 }
 
+at::ScalarType scalar_type_of(ScaleFormat format) {
+  switch (format) {
+    case ScaleFormat::kFp32:
+      return at::kFloat;
+    case ScaleFormat::kBf16:
+    case ScaleFormat::kBf16Up:
+      return at::kBFloat16;
+    case ScaleFormat::kE8M0:
+      return at::kByte;
+  }
+  throw std::logic_error("unknown scale format");
+}
+
 std::int64_t StoredTensor::bytes() const {
   if (!defined()) return 0;
   return static_cast<std::int64_t>(data.nbytes()) +

@@ -27,6 +27,7 @@ StoredTensor empty_stored(const TensorFormat& format, std::int64_t rows, std::in
 // A BF16 or FP32 tensor [rows, cols] as a stored tensor without scales; shares its memory.
 StoredTensor as_stored(const at::Tensor& tensor);
 
-at::ScalarType scalar_type_of(Format format);  // FP8: kByte
+at::ScalarType scalar_type_of(Format format);       // FP8: kByte
+at::ScalarType scalar_type_of(ScaleFormat format);  // E8M0: kByte
 
 }  // namespace coat

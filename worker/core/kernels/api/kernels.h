@@ -22,14 +22,18 @@
 #include "worker/core/kernels/api/error_sums.h"
 #include "worker/core/kernels/api/stream.h"
 #include "worker/core/quant/matrix.h"
+#include "worker/core/quant/philox.h"
 
 namespace coat::kernels {
 
 struct QuantizeArgs {
   ConstMatrix in;         // FP32 or BF16, no scaling
-  Matrix out;             // any format; kTensor: scale = max(amax, tiny) / max_value, FP32
-  Matrix out_transposed;  // optional (data == nullptr: none): [cols, rows] of the same codes; not with kGroup
+  Matrix out;             // any format; scales by quant/scale.h
+  Matrix out_transposed;  // optional (data == nullptr: none): [cols, rows] of the same codes and scales; not
+                          // with kRow and kGroup, whose scales belong to rows
   const float* amax = nullptr;  // of `in`, where the producer knew it; nullptr: found here. Only for kTensor
+  Rounding rounding = Rounding::kNearestEven;  // kStochastic: FP8 alone
+  PhiloxStream random{};  // of kStochastic; element (row, col) takes number row * cols + col
 };
 
 struct RmsNormForwardArgs {
@@ -54,7 +58,7 @@ struct SwigluForwardArgs {
   ConstMatrix gate;  // [tokens, intermediate], any format
   ConstMatrix up;
   Matrix product;             // BF16: silu(gate) * up, FP32 inside
-  Matrix activation;          // optional (data == nullptr: none): silu(gate), any format
+  Matrix activation;  // optional (data == nullptr: none): silu(gate), any format but kRow and kBlock
   float* amax_out = nullptr;  // of product
 };
 
@@ -85,8 +89,8 @@ struct ResidualAddArgs {
   ConstMatrix a;     // BF16
   ConstMatrix b;     // BF16
   Matrix sum;        // BF16: round(a + b); may be a or b
-  Matrix quantized;  // optional (data == nullptr: none): the same sum, from its FP32 value, any kGroup or
-                     // kNone format
+  Matrix quantized;  // optional (data == nullptr: none): the same sum, from its FP32 value, in a format whose
+                     // scales_in_one_pass
   float* amax_out = nullptr;
 };
 
@@ -120,8 +124,8 @@ enum class Layout : std::uint8_t {
   kMnMajor,  // [K, M] for a, [K, N] for b
 };
 
-// out[M, N] (+)= a · bᵀ over K. FP32 accumulation; scales are applied once at the end (kTensor) or on decode
-// (kGroup).
+// out[M, N] (+)= a · bᵀ over K. FP32 accumulation; scales are applied once at the end (kTensor) or on
+// decode.
 struct GemmArgs {
   ConstMatrix a;
   ConstMatrix b;

@@ -37,7 +37,7 @@ double row_loss(float* logits, std::int64_t n, std::int64_t target, float gradie
 
 void cross_entropy(const CrossEntropyArgs& args) {
   const std::int64_t rows = args.logits.rows, cols = args.logits.cols;
-  if (args.logits.format != TensorFormat{Format::kFp32, Scaling::kNone, 0, Format::kFp32}) {
+  if (args.logits.format != TensorFormat{Format::kFp32, Scaling::kNone, 0, ScaleFormat::kFp32}) {
     throw std::logic_error("cross_entropy: logits must be FP32");
   }
   if (rows == 0 || cols == 0) return;

@@ -29,11 +29,8 @@ void embedding_forward(const EmbeddingForwardArgs& args) {
   require_bf16(args.out, "embedding_forward: out");
   const bool quantized = args.quantized.data != nullptr;
   if (quantized) {
-    require_storable(args.quantized, "embedding_forward: quantized");
+    require_one_pass(args.quantized, "embedding_forward: quantized");
     require_shape(args.quantized, rows, cols, "embedding_forward: quantized");
-    if (args.quantized.format.scaling == Scaling::kTensor) {
-      throw std::logic_error("embedding_forward: quantized cannot have one scale for the tensor");
-    }
   }
   require_tokens(args.tokens, rows, args.vocab);
   at::parallel_for(0, cols > 0 ? rows : 0, row_grain(cols), [&](std::int64_t begin, std::int64_t end) {

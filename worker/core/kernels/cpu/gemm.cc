@@ -112,9 +112,6 @@ void check(const GemmArgs& args, const Operand& a, const Operand& b) {
     throw std::logic_error("gemm: a sums over " + std::to_string(a.summed) + " and b over " +
                            std::to_string(b.summed));
   }
-  if (args.out.format.scaling == Scaling::kTensor) {
-    throw std::logic_error("gemm: out cannot have one scale for the tensor");
-  }
   if (args.accumulate && bytes_of(args.out.format.format) == 1) {
     throw std::logic_error("gemm: only FP32 and BF16 outputs accumulate");
   }
@@ -125,7 +122,7 @@ void check(const GemmArgs& args, const Operand& a, const Operand& b) {
 void gemm(const GemmArgs& args) {
   require_storable(args.a, "gemm: a");
   require_storable(args.b, "gemm: b");
-  require_storable(args.out, "gemm: out");
+  require_one_pass(args.out, "gemm: out");
   const Operand a = make_operand(args.a, args.a_layout);
   const Operand b = make_operand(args.b, args.b_layout);
   check(args, a, b);

@@ -26,14 +26,13 @@ float saturation_threshold(Format format) {
 
 // Elements of the span that share one scale.
 std::int64_t uniform_length(const ConstMatrix& matrix, std::int64_t col, std::int64_t n) {
-  if (matrix.format.scaling != Scaling::kGroup) return n;
-  return std::min<std::int64_t>(n, matrix.format.group - col % matrix.format.group);
+  if (matrix.format.scaling == Scaling::kNone || matrix.format.scaling == Scaling::kTensor) return n;
+  return std::min(n, matrix.format.scale_run(col, matrix.cols));
 }
 
 float scale_at(const ConstMatrix& matrix, std::int64_t row, std::int64_t col) {
   if (matrix.format.scaling == Scaling::kNone) return 1.0f;
-  if (matrix.format.scaling == Scaling::kTensor) return load_scale(matrix, 0);
-  return load_scale(matrix, row * matrix.format.groups_per_row(matrix.cols) + col / matrix.format.group);
+  return load_scale(matrix, matrix.format.scale_index(row, col, matrix.cols));
 }
 
 struct Buffers {

@@ -1,5 +1,6 @@
 // Format conversions and maxima.
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
 #include <vector>
 
@@ -8,21 +9,62 @@
 #include "worker/core/kernels/cpu/operations.h"
 #include "worker/core/kernels/cpu/span_codec.h"
 #include "worker/core/kernels/cpu/tiles.h"
-#include "worker/core/quant/scale.h"
 
 namespace coat::kernels::cpu {
 namespace {
 
-void convert(const ConstMatrix& in, const Matrix& out) {
+// Tile by tile; encode(values, tile) stores them.
+template <typename Encode>
+void convert(const ConstMatrix& in, const Matrix& out, const Encode& encode) {
   const TileGrid grid(in.rows, in.cols, {in.format, out.format});
   at::parallel_for(0, grid.count(), grid.grain(), [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> buffer(static_cast<std::size_t>(grid.width()));
     for (std::int64_t index = begin; index < end; ++index) {
       const Tile tile = grid.at(index);
       decode_span(in, tile.row, tile.col, tile.n, buffer.data());
-      encode_span(buffer.data(), out, tile.row, tile.col, tile.n);
+      encode(buffer.data(), tile);
     }
   });
+}
+
+void convert(const ConstMatrix& in, const Matrix& out) {
+  convert(in, out, [&](const float* values, const Tile& tile) {
+    encode_span(values, out, tile.row, tile.col, tile.n);
+  });
+}
+
+// The scales of rows and blocks, which must be there before the first code is made.
+void find_scales(const ConstMatrix& in, const Matrix& out) {
+  const std::int64_t height = out.format.rows_per_scale(), across = out.format.groups_per_row(in.cols);
+  const std::int64_t strips = (in.rows + height - 1) / height;
+  at::parallel_for(0, strips, row_grain(in.cols * height), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> row(static_cast<std::size_t>(in.cols));
+    std::vector<std::int32_t> largest(static_cast<std::size_t>(across));
+    for (std::int64_t strip = begin; strip < end; ++strip) {
+      std::fill(largest.begin(), largest.end(), 0);
+      for (std::int64_t r = strip * height; r < std::min(in.rows, (strip + 1) * height); ++r) {
+        decode_span(in, r, 0, in.cols, row.data());
+        std::int64_t col = 0;
+        for (std::int32_t& bits : largest) {
+          const std::int64_t run = out.format.scale_run(col, in.cols);
+          bits = std::max(bits, magnitude_bits(row.data() + col, run));
+          col += run;
+        }
+      }
+      for (std::int64_t i = 0; i < across; ++i) {
+        make_scale(out, strip * across + i,
+                   std::bit_cast<float>(largest[static_cast<std::size_t>(i)]));
+      }
+    }
+  });
+}
+
+void transpose_scales(const Matrix& in, const Matrix& out) {
+  const std::int64_t across = in.format.groups_per_row(in.cols), down = out.format.groups_per_row(out.cols);
+  for (std::int64_t i = 0; i < in.format.scale_count(in.rows, in.cols); ++i) {
+    store_scale(out, in.format.scaling == Scaling::kBlock ? i % across * down + i / across : i,
+                load_scale(in, i));
+  }
 }
 
 // out[c, r] = in[r, c] in squares that fit the cache.
@@ -58,15 +100,17 @@ void check(const QuantizeArgs& args) {
   require_unscaled(args.in, "quantize: in");
   require_storable(args.out, "quantize: out");
   require_shape(args.out, args.in.rows, args.in.cols, "quantize: out");
+  if (args.rounding == Rounding::kStochastic && bytes_of(args.out.format.format) != 1) {
+    throw std::logic_error("quantize: only FP8 is rounded stochastically");
+  }
   if (args.out_transposed.data == nullptr) return;
   require_storable(args.out_transposed, "quantize: out_transposed");
   require_shape(args.out_transposed, args.in.cols, args.in.rows, "quantize: out_transposed");
   if (args.out_transposed.format != args.out.format) {
     throw std::logic_error("quantize: out_transposed must have the format of out");
   }
-  if (args.out.format.scaling == Scaling::kGroup) {
-    throw std::logic_error(
-        "quantize: codes with a scale per group of a row cannot be transposed (COAT.md 5.5 fact 25)");
+  if (args.out.format.scaling == Scaling::kGroup || args.out.format.scaling == Scaling::kRow) {
+    throw std::logic_error("quantize: codes with scales of rows cannot be transposed (COAT.md 5.5 fact 25)");
   }
 }
 
@@ -99,11 +143,20 @@ void quantize(const QuantizeArgs& args) {
     } else {
       amax(args.in, &largest);
     }
-    store_scale(args.out, 0, scale_from_amax(largest, max_value(args.out.format.format)));
-    if (args.out_transposed.data != nullptr) store_scale(args.out_transposed, 0, load_scale(args.out, 0));
+    make_scale(args.out, 0, largest);
+  } else if (!scales_in_one_pass(args.out.format.scaling)) {
+    find_scales(args.in, args.out);
   }
-  convert(args.in, args.out);
-  if (args.out_transposed.data != nullptr) transpose(args.out, args.out_transposed);
+  if (args.rounding == Rounding::kStochastic) {
+    convert(args.in, args.out, [&](const float* values, const Tile& tile) {
+      encode_span(values, args.out, tile.row, tile.col, tile.n, args.random);
+    });
+  } else {
+    convert(args.in, args.out);
+  }
+  if (args.out_transposed.data == nullptr) return;
+  transpose(args.out, args.out_transposed);
+  transpose_scales(args.out, args.out_transposed);
 }
 
 void dequantize(const ConstMatrix& in, const Matrix& out) {

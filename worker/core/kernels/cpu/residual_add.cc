@@ -17,11 +17,8 @@ void residual_add(const ResidualAddArgs& args) {
   require_shape(args.sum, args.a.rows, args.a.cols, "residual_add: sum");
   const bool quantized = args.quantized.data != nullptr;
   if (quantized) {
-    require_storable(args.quantized, "residual_add: quantized");
+    require_one_pass(args.quantized, "residual_add: quantized");
     require_shape(args.quantized, args.a.rows, args.a.cols, "residual_add: quantized");
-    if (args.quantized.format.scaling == Scaling::kTensor) {
-      throw std::logic_error("residual_add: quantized cannot have one scale for the tensor");
-    }
   }
   SharedAmax largest;
   const TileGrid grid(args.a.rows, args.a.cols, {quantized ? args.quantized.format : args.sum.format});

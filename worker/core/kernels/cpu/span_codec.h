@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "worker/core/quant/matrix.h"
+#include "worker/core/quant/philox.h"
 
 namespace coat::kernels::cpu {
 
@@ -15,12 +16,19 @@ void decode_span(const ConstMatrix& matrix, std::int64_t row, std::int64_t col, 
 // The codes without their scale, as FP32.
 void decode_codes(const ConstMatrix& matrix, std::int64_t row, std::int64_t col, std::int64_t n, float* out);
 
-// Stores in[0..n) at (row, col). kTensor: the scale must be stored already. kGroup: `col` is the start of a
-// group, the span ends with a group or with the row, and the groups' scales are found and stored.
+// Stores in[0..n) at (row, col), to nearest. kTensor, kRow, kBlock: the scales must be stored already.
+// kGroup: `col` is the start of a group, the span ends with a group or with the row, and the groups' scales
+// are found and stored.
 void encode_span(const float* in, const Matrix& matrix, std::int64_t row, std::int64_t col, std::int64_t n);
+// The same to FP8, rounded stochastically.
+void encode_span(const float* in, const Matrix& matrix, std::int64_t row, std::int64_t col, std::int64_t n,
+                 const PhiloxStream& random);
 
 float load_scale(const ConstMatrix& matrix, std::int64_t index);
+// Rounded as the matrix's scale_format says.
 void store_scale(const Matrix& matrix, std::int64_t index, float scale);
+// Finds and stores the scale of `largest` = max |x|; returns the one that codes are made with.
+float make_scale(const Matrix& matrix, std::int64_t index, float largest);
 
 // BF16 rows: the rounded values come back in `values`, so that their maximum can be taken.
 void round_to_bf16(float* values, std::int64_t n);
@@ -39,6 +47,8 @@ void require_bf16(const ConstMatrix& matrix, const char* what);
 void require_unscaled(const ConstMatrix& matrix, const char* what);  // FP32 or BF16, kNone
 void require_storable(const ConstMatrix& matrix,
                       const char* what);  // any format that is consistent in itself
+// Whose scales, if any, encode_span finds.
+void require_one_pass(const ConstMatrix& matrix, const char* what);
 void require_shape(const ConstMatrix& matrix, std::int64_t rows, std::int64_t cols, const char* what);
 
 }  // namespace coat::kernels::cpu

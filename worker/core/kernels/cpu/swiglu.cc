@@ -6,7 +6,6 @@
 #include "worker/core/kernels/cpu/operations.h"
 #include "worker/core/kernels/cpu/span_codec.h"
 #include "worker/core/kernels/cpu/tiles.h"
-#include "worker/core/quant/scale.h"
 
 namespace coat::kernels::cpu {
 namespace {
@@ -66,11 +65,12 @@ void swiglu_forward(const SwigluForwardArgs& args) {
   const TileGrid grid(
       rows, cols, {args.gate.format, args.up.format, keep_silu ? args.activation.format : args.gate.format});
   if (keep_silu) {
-    require_storable(args.activation, "swiglu_forward: activation");
     require_shape(args.activation, rows, cols, "swiglu_forward: activation");
-    if (args.activation.format.scaling == Scaling::kTensor && rows * cols > 0) {
-      const float largest = amax_of_silu(args.gate, grid);
-      store_scale(args.activation, 0, scale_from_amax(largest, max_value(args.activation.format.format)));
+    if (args.activation.format.scaling == Scaling::kTensor) {
+      require_storable(args.activation, "swiglu_forward: activation");
+      if (rows * cols > 0) make_scale(args.activation, 0, amax_of_silu(args.gate, grid));
+    } else {
+      require_one_pass(args.activation, "swiglu_forward: activation");
     }
   }
   SharedAmax largest;

@@ -20,7 +20,7 @@ struct Tile {
 class TileGrid {
  public:
   // A grid over a matrix of that shape; `formats` are those of the matrices that are read or written tile by
-  // tile. Without groups among them the matrix is taken as one long row.
+  // tile. Without scales of rows among them the matrix is taken as one long row.
   TileGrid(std::int64_t rows, std::int64_t cols, std::initializer_list<TensorFormat> formats);
 
   std::int64_t count() const { return rows_ * tiles_per_row_; }

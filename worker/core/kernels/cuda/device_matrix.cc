@@ -24,12 +24,13 @@ DeviceMatrix describe(const void* data, const void* scale, const TensorFormat& f
   if (data == nullptr && !empty) wrong(operation, "a matrix without data");
   if (format.scaling != Scaling::kNone && scale == nullptr && !empty)
     wrong(operation, "a scaled matrix without scales");
-  if (format.scaling == Scaling::kGroup && format.group < 1) wrong(operation, "a group size below 1");
+  const bool grouped = format.scaling == Scaling::kGroup || format.scaling == Scaling::kBlock;
+  if (grouped && format.group < 1) wrong(operation, "a group size below 1");
+  if (format.scaling != Scaling::kGroup && !format.rule.codes_use_stored_scale) {
+    wrong(operation, "codes from an unrounded scale, which groups alone can have");
+  }
   if (format.scaling != Scaling::kNone && bytes_of(format.format) != 1) {
     wrong(operation, std::string(name_of(format.format)) + " cannot have a scale");
-  }
-  if (format.scale_format != Format::kFp32 && format.scale_format != Format::kBf16) {
-    wrong(operation, "scales are FP32 or BF16");
   }
   DeviceMatrix view;
   view.data = const_cast<void*>(data);
@@ -37,8 +38,10 @@ DeviceMatrix describe(const void* data, const void* scale, const TensorFormat& f
   view.format = format.format;
   view.scaling = format.scaling;
   view.scale_format = format.scale_format;
+  view.rule = format.rule;
   view.group = std::max(format.group, 1);
   view.groups_per_row = format.groups_per_row(cols);
+  view.rows_per_scale = format.rows_per_scale();
   view.rows = rows;
   view.cols = cols;
   view.largest = max_value(format.format);
@@ -65,7 +68,16 @@ DeviceMatrix output(const Matrix& matrix, const char* operation) {
     throw UnsupportedError(std::string(operation) + ": groups of " + std::to_string(format.group) +
                            " elements have no CUDA version; use 8, 16, 32, 64, 128 or 256");
   }
+  if (format.scaling == Scaling::kBlock && format.group % kChunk != 0) {
+    throw UnsupportedError(std::string(operation) + ": blocks of " + std::to_string(format.group) +
+                           " rows and columns have no CUDA version; use a multiple of 8");
+  }
   return describe(matrix.data, matrix.scale, format, matrix.rows, matrix.cols, operation);
+}
+
+DeviceMatrix one_pass_output(const Matrix& matrix, const char* operation) {
+  if (!scales_in_one_pass(matrix.format.scaling)) wrong(operation, "scales that take a pass of their own");
+  return output(matrix, operation);
 }
 
 DeviceMatrix bf16_input(const ConstMatrix& matrix, const char* operation) {

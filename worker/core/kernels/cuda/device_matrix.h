@@ -15,9 +15,11 @@ struct DeviceMatrix {
   void* scale = nullptr;
   Format format = Format::kBf16;
   Scaling scaling = Scaling::kNone;
-  Format scale_format = Format::kFp32;
+  ScaleFormat scale_format = ScaleFormat::kFp32;
+  ScaleRule rule;
   int group = 1;
   std::int64_t groups_per_row = 0;
+  std::int64_t rows_per_scale = 1;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   float largest = 0;          // the format's largest finite value
@@ -27,9 +29,12 @@ struct DeviceMatrix {
 // std::logic_error where the pointers do not fit the format. `operation` names the caller in errors.
 DeviceMatrix input(const ConstMatrix& matrix, const char* operation);
 
-// An output: no scaling, one scale (stored before the kernel runs), or groups of 8, 16, ... 256 elements,
-// whose scale is found inside one warp. UnsupportedError for other groups.
+// An output: no scaling; scales of the tensor, of rows or of blocks, stored before the kernel runs; or groups
+// of 8, 16, ... 256 elements, whose scale is found inside one warp. UnsupportedError for other groups.
 DeviceMatrix output(const Matrix& matrix, const char* operation);
+
+// An output whose scales, if any, its kernel finds; std::logic_error for others.
+DeviceMatrix one_pass_output(const Matrix& matrix, const char* operation);
 
 // std::logic_error unless the matrix is BF16 without scales.
 DeviceMatrix bf16_input(const ConstMatrix& matrix, const char* operation);

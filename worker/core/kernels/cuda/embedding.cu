@@ -107,13 +107,8 @@ void embedding_forward(const EmbeddingForwardArgs& args, cudaStream_t stream) {
   constexpr const char* kName = "embedding_forward";
   const DeviceMatrix out = bf16_output(args.out, kName);
   const DeviceMatrix quantized =
-      args.quantized.data != nullptr ? output(args.quantized, kName) : DeviceMatrix{};
-  if (quantized.data != nullptr) {
-    require_same_shape(out, quantized, kName);
-    if (quantized.scaling == Scaling::kTensor) {
-      throw std::logic_error("embedding_forward: quantized cannot have one scale for the tensor");
-    }
-  }
+      args.quantized.data != nullptr ? one_pass_output(args.quantized, kName) : DeviceMatrix{};
+  if (quantized.data != nullptr) require_same_shape(out, quantized, kName);
   if (out.rows == 0 || out.cols == 0) return;
   const DeviceMatrix weight = weight_matrix(args.weight, args.vocab, out.cols, kName);
   const Cover whole = cover(out.rows, out.cols, quantized);

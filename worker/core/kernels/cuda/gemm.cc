@@ -34,7 +34,10 @@ bool is_fp8(const ConstMatrix& matrix) { return bytes_of(matrix.format.format) =
 // FP8 tensor cores: one scale a tensor, the summed dimension contiguous, and no E5M2 on both sides.
 bool fits_fp8(const GemmArgs& args) {
   const auto fits = [](const ConstMatrix& matrix, Layout layout) {
-    return is_fp8(matrix) && matrix.format.scaling != Scaling::kGroup && layout == Layout::kKMajor;
+    const bool one_scale =
+        matrix.format.scaling == Scaling::kNone ||
+        (matrix.format.scaling == Scaling::kTensor && matrix.format.scale_format != ScaleFormat::kE8M0);
+    return is_fp8(matrix) && one_scale && layout == Layout::kKMajor;
   };
   return fits(args.a, args.a_layout) && fits(args.b, args.b_layout) &&
          (args.a.format.format == Format::kE4M3 || args.b.format.format == Format::kE4M3);
@@ -58,6 +61,19 @@ BlasOperand as_fp32(const ConstMatrix& matrix, Layout layout, int which, cudaStr
   return as_it_is(decoded, layout);
 }
 
+// The tensor's scale as the library reads it: FP32, on a border of 16 bytes. A BF16 number is the upper half
+// of an FP32 one.
+const float* fp32_scale(const ConstMatrix& matrix, int which, cudaStream_t stream) {
+  const bool wide = matrix.format.scale_format == ScaleFormat::kFp32;
+  if (wide && on_border(matrix.scale)) return static_cast<const float*>(matrix.scale);
+  float* aligned = DeviceState::current().gemm_scales() + 4 * which;
+  const std::size_t bytes = wide ? sizeof(float) : sizeof(std::uint16_t);
+  if (!wide) check(cudaMemsetAsync(aligned, 0, sizeof(float), stream), "gemm");
+  char* target = reinterpret_cast<char*>(aligned) + sizeof(float) - bytes;
+  check(cudaMemcpyAsync(target, matrix.scale, bytes, cudaMemcpyDeviceToDevice, stream), "gemm");
+  return aligned;
+}
+
 // The operand's codes with rows of whole 16 bytes and `rows` of them; what is added is zero.
 BlasOperand as_padded_fp8(const ConstMatrix& matrix, std::int64_t rows, int which, cudaStream_t stream) {
   BlasOperand operand = as_it_is(matrix, Layout::kKMajor);
@@ -74,14 +90,7 @@ BlasOperand as_padded_fp8(const ConstMatrix& matrix, std::int64_t rows, int whic
     operand.data = scratch;
     operand.stride = cols;
   }
-  if (matrix.format.scaling == Scaling::kTensor) {
-    operand.scale = static_cast<const float*>(matrix.scale);
-    if (!on_border(matrix.scale)) {
-      float* aligned = state.gemm_scales() + 4 * which;
-      check(cudaMemcpyAsync(aligned, matrix.scale, sizeof(float), cudaMemcpyDeviceToDevice, stream), "gemm");
-      operand.scale = aligned;
-    }
-  }
+  if (matrix.format.scaling == Scaling::kTensor) operand.scale = fp32_scale(matrix, which, stream);
   return operand;
 }
 
@@ -162,9 +171,6 @@ void require_consistent(const GemmArgs& args, const Sizes& a, const Sizes& b) {
     throw std::logic_error("gemm: a sums over " + std::to_string(a.summed) + " and b over " +
                            std::to_string(b.summed));
   }
-  if (args.out.format.scaling == Scaling::kTensor) {
-    throw std::logic_error("gemm: out cannot have one scale for the tensor");
-  }
   if (args.accumulate && bytes_of(args.out.format.format) == 1) {
     throw std::logic_error("gemm: only FP32 and BF16 outputs accumulate");
   }
@@ -175,7 +181,7 @@ void require_consistent(const GemmArgs& args, const Sizes& a, const Sizes& b) {
 void gemm(const GemmArgs& args, cudaStream_t stream) {
   input(args.a, "gemm");
   input(args.b, "gemm");
-  const DeviceMatrix out = output(args.out, "gemm");
+  const DeviceMatrix out = one_pass_output(args.out, "gemm");
   const Sizes a = sizes_of(args.a, args.a_layout), b = sizes_of(args.b, args.b_layout);
   require_consistent(args, a, b);
   if (out.rows == 0 || out.cols == 0 || (a.summed == 0 && args.accumulate)) return;

@@ -79,18 +79,51 @@ __device__ inline std::uint32_t largest_magnitude(const Values& v) {
 }
 
 template <typename M>
-__device__ inline float scale_at(const M& m, std::int64_t index) {
-  if (m.scale_format == Format::kFp32) return static_cast<const float*>(m.scale)[index];
-  return decode_bf16(static_cast<const std::uint16_t*>(m.scale)[index]);
+__device__ constexpr ScaleFormat scale_format_of(const M& m) {
+  if constexpr (kIsTyped<M>) {
+    if (M::scaling == Scaling::kGroup) return ScaleFormat::kBf16;
+  }
+  return m.scale_format;
 }
 
 template <typename M>
-__device__ inline void write_scale(const M& m, std::int64_t index, float scale) {
-  if (m.scale_format == Format::kFp32) {
-    static_cast<float*>(m.scale)[index] = scale;
-  } else {
-    static_cast<std::uint16_t*>(m.scale)[index] = encode_bf16(scale);
+__device__ inline float scale_at(const M& m, std::int64_t index) {
+  switch (scale_format_of(m)) {
+    case ScaleFormat::kBf16:
+    case ScaleFormat::kBf16Up:
+      return decode_bf16(static_cast<const std::uint16_t*>(m.scale)[index]);
+    case ScaleFormat::kE8M0:
+      return decode_e8m0(static_cast<const std::uint8_t*>(m.scale)[index]);
+    case ScaleFormat::kFp32:
+      break;
   }
+  return static_cast<const float*>(m.scale)[index];
+}
+
+// Rounded as the matrix's scale format says.
+template <typename M>
+__device__ inline void write_scale(const M& m, std::int64_t index, float scale) {
+  switch (scale_format_of(m)) {
+    case ScaleFormat::kFp32:
+      static_cast<float*>(m.scale)[index] = scale;
+      return;
+    case ScaleFormat::kBf16:
+      static_cast<std::uint16_t*>(m.scale)[index] = encode_bf16(scale);
+      return;
+    case ScaleFormat::kBf16Up:
+      static_cast<std::uint16_t*>(m.scale)[index] = encode_bf16_up(scale);
+      return;
+    case ScaleFormat::kE8M0:
+      static_cast<std::uint8_t*>(m.scale)[index] = encode_e8m0(scale);
+      return;
+  }
+}
+
+// Of an element with a scale: where it lies.
+__device__ inline std::int64_t scale_index(const DeviceMatrix& m, std::int64_t row, std::int64_t col) {
+  if (m.scaling == Scaling::kTensor) return 0;
+  if (m.scaling == Scaling::kRow) return row;
+  return row / m.rows_per_scale * m.groups_per_row + col / m.group;
 }
 
 __device__ inline float decode(Format format, std::uint32_t code) {
@@ -307,20 +340,15 @@ __device__ inline Values load_by_asking(const DeviceMatrix& m, std::int64_t row,
   Values v;
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) v.x[i] = decode(m.format, codes.x[i]);
-  if (m.scaling == Scaling::kTensor) {
-    const float scale = scale_at(m, 0);
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * scale;
-  } else if (m.scaling == Scaling::kGroup) {
-    const std::int64_t scales = row * m.groups_per_row;
-    if (m.group % kChunk == 0) {
-      const float scale = col < m.cols ? scale_at(m, scales + col / m.group) : 0.0f;
+  if (m.scaling != Scaling::kNone) {
+    if (m.group % kChunk == 0 || m.groups_per_row <= 1) {
+      const float scale = col < m.cols ? scale_at(m, scale_index(m, row, col)) : 0.0f;
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * scale;
     } else {
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) {
-        if (col + i < m.cols) v.x[i] = v.x[i] * scale_at(m, scales + (col + i) / m.group);
+        if (col + i < m.cols) v.x[i] = v.x[i] * scale_at(m, scale_index(m, row, col + i));
       }
     }
   }
@@ -434,33 +462,39 @@ __device__ inline void store_known(const M& m, std::int64_t row, std::int64_t co
       largest = max(largest, __shfl_xor_sync(kWholeWarp, largest, offset));
     }
     if (!inside) return;
-    const float scale =
-        stored_scale(scale_from_amax(__uint_as_float(largest), max_of(M::format)), M::scale_format);
+    const float scale = scale_from_amax(__uint_as_float(largest), max_of(M::format), m.rule.added);
     if (col % M::group == 0) write_scale(m, row * m.groups_per_row + col / M::group, scale);
-    store_typed(m, index, times(v, __frcp_rn(scale)));
+    store_typed(m, index, times(v, __frcp_rn(code_scale(scale, ScaleFormat::kBf16, m.rule))));
   }
+}
+
+// The scale that the codes of a chunk are made with: the one that is stored, or of kGroup the one that is
+// found among neighbouring lanes (see Cover) and stored here. Every lane of the warp takes part; 1 where
+// nothing is to be stored.
+__device__ inline float scale_for_codes(const DeviceMatrix& m, std::int64_t row, std::int64_t col,
+                                        const Values& v, int lanes_per_group) {
+  const bool inside = row < m.rows && col < m.cols;
+  if (m.scaling != Scaling::kGroup) {
+    return inside && m.scaling != Scaling::kNone ? scale_at(m, scale_index(m, row, col)) : 1.0f;
+  }
+  const std::uint32_t largest = largest_of_lanes(largest_magnitude(v), lanes_per_group);
+  if (!inside) return 1.0f;
+  const float scale = scale_from_amax(__uint_as_float(largest), m.largest, m.rule.added);
+  if (col % m.group == 0) write_scale(m, scale_index(m, row, col), scale);
+  return code_scale(scale, m.scale_format, m.rule);
 }
 
 // store() below by the matrix's format at run time.
 __device__ inline void store_by_asking(const DeviceMatrix& m, std::int64_t row, std::int64_t col,
                                        const Values& v, int lanes_per_group) {
-  if (m.scaling == Scaling::kNone) {
-    if (row < m.rows) store_codes(m, row, col, encode(m.format, v));
-    return;
-  }
-  if (m.scaling == Scaling::kTensor) {
-    if (row < m.rows) store_codes(m, row, col, encode_scaled(m.format, v, scale_at(m, 0)));
-    return;
-  }
-  const std::uint32_t largest = largest_of_lanes(largest_magnitude(v), lanes_per_group);
-  if (row >= m.rows || col >= m.cols) return;
-  const float scale = stored_scale(scale_from_amax(__uint_as_float(largest), m.largest), m.scale_format);
-  if (col % m.group == 0) write_scale(m, row * m.groups_per_row + col / m.group, scale);
-  store_codes(m, row, col, encode_scaled(m.format, v, scale));
+  const float scale = scale_for_codes(m, row, col, v, lanes_per_group);
+  if (row >= m.rows) return;
+  store_codes(m, row, col,
+              m.scaling == Scaling::kNone ? encode(m.format, v) : encode_scaled(m.format, v, scale));
 }
 
-// Stores values that are 0 beyond the row's end. kTensor: with the scale that is stored already. kGroup:
-// finds the scale of their group among neighbouring lanes (see Cover). Every lane of the warp takes part;
+// Stores values that are 0 beyond the row's end. kTensor, kRow, kBlock: with the scale that is stored
+// already. kGroup: finds the scale of their group among neighbouring lanes (see Cover). Every lane of the warp takes part;
 // lanes with row >= rows store nothing.
 template <typename M>
 __device__ inline void store(const M& m, std::int64_t row, std::int64_t col, const Values& v,

@@ -108,7 +108,7 @@ float saturation_threshold(Format format) {
 
 __device__ float scale_of(const DeviceMatrix& m, std::int64_t row, std::int64_t col) {
   if (m.scaling == Scaling::kNone) return 1.0f;
-  return scale_at(m, m.scaling == Scaling::kTensor ? 0 : row * m.groups_per_row + col / m.group);
+  return scale_at(m, scale_index(m, row, col));
 }
 
 __global__ void __launch_bounds__(kThreads) error_kernel(DeviceMatrix reference, DeviceMatrix stored,

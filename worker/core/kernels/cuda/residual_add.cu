@@ -34,15 +34,10 @@ void residual_add(const ResidualAddArgs& args, cudaStream_t stream) {
   const DeviceMatrix a = bf16_input(args.a, kName), b = bf16_input(args.b, kName);
   const DeviceMatrix sum = bf16_output(args.sum, kName);
   const DeviceMatrix quantized =
-      args.quantized.data != nullptr ? output(args.quantized, kName) : DeviceMatrix{};
+      args.quantized.data != nullptr ? one_pass_output(args.quantized, kName) : DeviceMatrix{};
   require_same_shape(a, b, kName);
   require_same_shape(a, sum, kName);
-  if (quantized.data != nullptr) {
-    require_same_shape(a, quantized, kName);
-    if (quantized.scaling == Scaling::kTensor) {
-      throw std::logic_error("residual_add: quantized cannot have one scale for the tensor");
-    }
-  }
+  if (quantized.data != nullptr) require_same_shape(a, quantized, kName);
   clear_amax(args.amax_out, kName, stream);
   if (a.rows == 0 || a.cols == 0) return;
   const Cover whole = cover(a.rows, a.cols, quantized);

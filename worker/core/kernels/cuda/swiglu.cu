@@ -140,8 +140,10 @@ void swiglu_forward(const SwigluForwardArgs& args, cudaStream_t stream) {
   constexpr const char* kName = "swiglu_forward";
   const DeviceMatrix gate = input(args.gate, kName), up = input(args.up, kName);
   const DeviceMatrix out = bf16_output(args.product, kName);
-  const DeviceMatrix activation =
-      args.activation.data != nullptr ? output(args.activation, kName) : DeviceMatrix{};
+  const bool one_scale = args.activation.format.scaling == Scaling::kTensor;
+  const DeviceMatrix activation = args.activation.data == nullptr ? DeviceMatrix{}
+                                  : one_scale                     ? output(args.activation, kName)
+                                              : one_pass_output(args.activation, kName);
   require_same_shape(gate, up, kName);
   require_same_shape(gate, out, kName);
   if (activation.data != nullptr) require_same_shape(gate, activation, kName);

@@ -11,13 +11,13 @@
 
 namespace coat::kernels::cuda {
 
-// Whole chunks only. Its constants hide the members of the same name. Groups: 16 elements, BF16 scales.
+// Whole chunks only. Its constants hide the members of the same name. Groups: 16 elements, BF16 scales to
+// nearest; a tensor's one scale has any format.
 template <Format kFormat, Scaling kScaling = Scaling::kNone>
 struct Typed : DeviceMatrix {
   explicit Typed(const DeviceMatrix& matrix) : DeviceMatrix(matrix) {}
   static constexpr Format format = kFormat;
   static constexpr Scaling scaling = kScaling;
-  static constexpr Format scale_format = kScaling == Scaling::kGroup ? Format::kBf16 : Format::kFp32;
   static constexpr int group = kScaling == Scaling::kGroup ? 16 : 1;
   static constexpr bool whole_chunks = true;
 };
@@ -43,9 +43,9 @@ inline constexpr bool kCanExist<NoMatrix> = false;
 
 inline bool fits(const DeviceMatrix& m, Format format, Scaling scaling) {
   if (!m.whole_chunks || m.format != format || m.scaling != scaling) return false;
-  if (scaling == Scaling::kTensor) return m.scale_format == Format::kFp32;
-  return scaling != Scaling::kGroup || (m.group == GroupedE4M3::group && m.scale_format == Format::kBf16 &&
-                                        m.cols % GroupedE4M3::group == 0);
+  return scaling != Scaling::kGroup ||
+         (m.group == GroupedE4M3::group && m.scale_format == ScaleFormat::kBf16 &&
+          m.cols % GroupedE4M3::group == 0);
 }
 inline bool is_bf16(const DeviceMatrix& m) { return fits(m, Format::kBf16, Scaling::kNone); }
 inline bool is_fp32(const DeviceMatrix& m) { return fits(m, Format::kFp32, Scaling::kNone); }

@@ -49,13 +49,33 @@ OwnedMatrix make_matrix(const std::vector<float>& values, const TensorFormat& fo
 }
 
 double scale_of(const ConstMatrix& matrix, std::int64_t row, std::int64_t col) {
-  if (matrix.format.scaling == Scaling::kNone) return 1.0;
+  const std::int64_t group = matrix.format.group;
   std::int64_t index = 0;
-  if (matrix.format.scaling == Scaling::kGroup) {
-    index = row * matrix.format.groups_per_row(matrix.cols) + col / matrix.format.group;
+  switch (matrix.format.scaling) {
+    case Scaling::kNone:
+      return 1.0;
+    case Scaling::kTensor:
+      break;
+    case Scaling::kRow:
+      index = row;
+      break;
+    case Scaling::kGroup:
+      index = row * ((matrix.cols + group - 1) / group) + col / group;
+      break;
+    case Scaling::kBlock:
+      index = row / group * ((matrix.cols + group - 1) / group) + col / group;
+      break;
   }
-  if (matrix.format.scale_format == Format::kFp32) return static_cast<const float*>(matrix.scale)[index];
-  return decode_bf16(static_cast<const std::uint16_t*>(matrix.scale)[index]);
+  switch (matrix.format.scale_format) {
+    case ScaleFormat::kFp32:
+      return static_cast<const float*>(matrix.scale)[index];
+    case ScaleFormat::kBf16:
+    case ScaleFormat::kBf16Up:
+      return decode_bf16(static_cast<const std::uint16_t*>(matrix.scale)[index]);
+    case ScaleFormat::kE8M0:
+      return std::ldexp(1.0, static_cast<const std::uint8_t*>(matrix.scale)[index] - 127);
+  }
+  return 0;
 }
 
 std::vector<double> decoded(const ConstMatrix& matrix) {

@@ -9,14 +9,20 @@
 
 namespace coat::kernels::test {
 
-inline constexpr TensorFormat kFp32{Format::kFp32, Scaling::kNone, 0, Format::kFp32};
-inline constexpr TensorFormat kBf16{Format::kBf16, Scaling::kNone, 0, Format::kFp32};
-inline constexpr TensorFormat kE4M3Tensor{Format::kE4M3, Scaling::kTensor, 0, Format::kFp32};
-inline constexpr TensorFormat kE5M2Tensor{Format::kE5M2, Scaling::kTensor, 0, Format::kFp32};
-inline constexpr TensorFormat kE4M3Group16{Format::kE4M3, Scaling::kGroup, 16, Format::kBf16};
-inline constexpr TensorFormat kE5M2Group16{Format::kE5M2, Scaling::kGroup, 16, Format::kBf16};
-inline constexpr TensorFormat kE4M3Group20{Format::kE4M3, Scaling::kGroup, 20, Format::kFp32};
-inline constexpr TensorFormat kE4M3Group128{Format::kE4M3, Scaling::kGroup, 128, Format::kFp32};
+inline constexpr TensorFormat kFp32{Format::kFp32, Scaling::kNone, 0, ScaleFormat::kFp32};
+inline constexpr TensorFormat kBf16{Format::kBf16, Scaling::kNone, 0, ScaleFormat::kFp32};
+inline constexpr TensorFormat kE4M3Tensor{Format::kE4M3, Scaling::kTensor, 0, ScaleFormat::kFp32};
+inline constexpr TensorFormat kE5M2Tensor{Format::kE5M2, Scaling::kTensor, 0, ScaleFormat::kFp32};
+inline constexpr TensorFormat kE4M3Group16{Format::kE4M3, Scaling::kGroup, 16, ScaleFormat::kBf16};
+inline constexpr TensorFormat kE5M2Group16{Format::kE5M2, Scaling::kGroup, 16, ScaleFormat::kBf16};
+inline constexpr TensorFormat kE4M3Group20{Format::kE4M3, Scaling::kGroup, 20, ScaleFormat::kFp32};
+inline constexpr TensorFormat kE4M3Row{Format::kE4M3, Scaling::kRow, 0, ScaleFormat::kFp32};
+inline constexpr TensorFormat kE5M2Row{Format::kE5M2, Scaling::kRow, 0, ScaleFormat::kBf16Up};
+inline constexpr TensorFormat kE4M3Group32E8M0{Format::kE4M3, Scaling::kGroup, 32, ScaleFormat::kE8M0};
+inline constexpr TensorFormat kE4M3Group64{Format::kE4M3, Scaling::kGroup, 64, ScaleFormat::kBf16Up};
+inline constexpr TensorFormat kE4M3Block128{Format::kE4M3, Scaling::kBlock, 128, ScaleFormat::kFp32};
+inline constexpr TensorFormat kE5M2Block128{Format::kE5M2, Scaling::kBlock, 128, ScaleFormat::kE8M0};
+inline constexpr TensorFormat kE4M3Group128{Format::kE4M3, Scaling::kGroup, 128, ScaleFormat::kFp32};
 
 class OwnedMatrix {
  public:

@@ -19,7 +19,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 struct Shape {
   std::int64_t rows, cols;
 };
-constexpr Shape kShapes[] = {{1, 1},   {17, 1},   {129, 16},   {1000, 17}, {1, 5120}, {17, 5120},
+constexpr Shape kShapes[] = {{1, 1},   {17, 1},   {129, 16},   {1000, 17}, {1, 5120}, {130, 300}, {17, 5120},
                              {3, 129}, {1000, 1}, {129, 1000}, {2, 4097},  {5, 20},   {1, 100'003}};
 
 float amax_of(const std::vector<float>& values) {
@@ -31,7 +31,8 @@ float amax_of(const std::vector<float>& values) {
 class QuantizeTest : public testing::TestWithParam<TensorFormat> {};
 INSTANTIATE_TEST_SUITE_P(Formats, QuantizeTest,
                          testing::Values(kFp32, kBf16, kE4M3Tensor, kE5M2Tensor, kE4M3Group16, kE5M2Group16,
-                                         kE4M3Group20, kE4M3Group128));
+                                         kE4M3Group20, kE4M3Group128, kE4M3Row, kE5M2Row, kE4M3Group32E8M0,
+                                         kE4M3Group64, kE4M3Block128, kE5M2Block128));
 
 // Every value lands on the nearest one of the grid that decoding uses; what the largest one loses to the
 // rounding of a BF16 scale is its relative half step, 2^-9.
@@ -100,7 +101,10 @@ TEST_P(QuantizeTest, ZerosAndPowersOfTwo) {
 TEST_P(QuantizeTest, ConstantsOfOneRoundTrip) {
   const TensorFormat format = GetParam();
   const OwnedMatrix stored = make_matrix(std::vector<float>(5 * 33, -1.0f), format, 5, 33);
-  const double tolerance = format.scaling == Scaling::kNone ? 0 : 0x1p-8;
+  // What rounding the scale to BF16 costs: half a step to nearest, a whole one up.
+  const double tolerance = format.scaling == Scaling::kNone                ? 0
+                           : format.scale_format == ScaleFormat::kBf16Up ? 0x1p-7
+                                                                         : 0x1p-8;
   for (const double value : decoded(stored.view())) ASSERT_NEAR(value, -1.0, tolerance);
 }
 
@@ -130,7 +134,7 @@ TEST_P(QuantizeTest, EmptyMatricesAreLeftAlone) {
 // Fact 25.
 TEST_P(QuantizeTest, TransposedCodesAreThoseOfTheTransposedMatrix) {
   const TensorFormat format = GetParam();
-  for (const Shape shape : {Shape{1, 1}, Shape{70, 129}, Shape{1000, 17}, Shape{1, 65}}) {
+  for (const Shape shape : {Shape{1, 1}, Shape{70, 129}, Shape{1000, 17}, Shape{1, 65}, Shape{130, 300}}) {
     const std::vector<float> values = normal_values(shape.rows * shape.cols, 6);
     std::vector<float> turned(values.size());
     for (std::int64_t i = 0; i < shape.rows * shape.cols; ++i) {
@@ -140,7 +144,7 @@ TEST_P(QuantizeTest, TransposedCodesAreThoseOfTheTransposedMatrix) {
     OwnedMatrix out(format, shape.rows, shape.cols), transposed(format, shape.cols, shape.rows);
     const OwnedMatrix in = make_matrix(values, kFp32, shape.rows, shape.cols);
     const QuantizeArgs args{.in = in.view(), .out = out.view(), .out_transposed = transposed.view()};
-    if (format.scaling == Scaling::kGroup) {
+    if (format.scaling == Scaling::kGroup || format.scaling == Scaling::kRow) {
       EXPECT_THROW(cpu_kernels().quantize(args, {}), std::logic_error);
       continue;
     }
@@ -229,7 +233,7 @@ TEST(QuantizeChecksTest, RefusesWhatHasNoMeaning) {
   Matrix no_scale = fp8.view();
   no_scale.scale = nullptr;
   EXPECT_THROW(quantize(in.view(), no_scale), std::logic_error);
-  OwnedMatrix scaled_bf16({Format::kBf16, Scaling::kTensor, 0, Format::kFp32}, 4, 8);
+  OwnedMatrix scaled_bf16({Format::kBf16, Scaling::kTensor, 0, ScaleFormat::kFp32}, 4, 8);
   EXPECT_THROW(quantize(in.view(), scaled_bf16.view()), std::logic_error);
   EXPECT_THROW(cpu_kernels().dequantize(in.view(), fp8.view(), {}), std::logic_error);
 }

@@ -286,7 +286,7 @@ TEST(Head, AgreesWithAutogradAcrossChunks) {
 }
 
 TEST(RowsOf, CutsCodesAndScales) {
-  const TensorFormat format{Format::kE4M3, Scaling::kGroup, 16, Format::kBf16};
+  const TensorFormat format{Format::kE4M3, Scaling::kGroup, 16, ScaleFormat::kBf16};
   StoredTensor stored = empty_stored(format, 5, 40, at::kCPU);
   const Matrix rows = rows_of(stored.view(), 2, 2);
   EXPECT_EQ(rows.rows, 2);

@@ -32,7 +32,7 @@ TEST(Ledger, MatchesThePublishedArithmeticOfLlama2) {
 
 TEST(Ledger, MatchesTheRowOfFp8Attention) {
   Recipe all_fp8 = recipe("coat");
-  all_fp8.saved_nonlinear = {Format::kE4M3, Scaling::kGroup, 128, Format::kFp32};
+  all_fp8.saved_nonlinear = {Format::kE4M3, Scaling::kGroup, 128, ScaleFormat::kFp32};
   all_fp8.saved_attention = all_fp8.saved_nonlinear;
   const auto per_token = static_cast<double>(saved_bytes_of_layer(llama2_7b_layer(), all_fp8, 4096)) / 4096;
   EXPECT_NEAR(per_token, 48'200, 0.01 * 48'200);

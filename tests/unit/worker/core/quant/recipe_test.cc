@@ -19,9 +19,9 @@ TEST(RecipeTest, EveryPresetIsFoundByItsName) {
 
 TEST(RecipeTest, CoatSavesFp8AndRecomputes) {
   const Recipe& coat = recipe("coat");
-  EXPECT_EQ(coat.linear_operand, (TensorFormat{Format::kE4M3, Scaling::kTensor, 0, Format::kFp32}));
-  EXPECT_EQ(coat.linear_gradient, (TensorFormat{Format::kE5M2, Scaling::kTensor, 0, Format::kFp32}));
-  EXPECT_EQ(coat.saved_nonlinear, (TensorFormat{Format::kE4M3, Scaling::kGroup, 16, Format::kBf16}));
+  EXPECT_EQ(coat.linear_operand, (TensorFormat{Format::kE4M3, Scaling::kTensor, 0, ScaleFormat::kFp32}));
+  EXPECT_EQ(coat.linear_gradient, (TensorFormat{Format::kE5M2, Scaling::kTensor, 0, ScaleFormat::kFp32}));
+  EXPECT_EQ(coat.saved_nonlinear, (TensorFormat{Format::kE4M3, Scaling::kGroup, 16, ScaleFormat::kBf16}));
   EXPECT_FALSE(coat.save_norm_output || coat.save_activation || coat.save_product);
   EXPECT_EQ(coat.moment1.code, MomentCode::kE4M3);
   EXPECT_TRUE(coat.moment1.expand);
@@ -34,7 +34,7 @@ TEST(RecipeTest, Bf16HasNoScalesAndFp32Moments) {
   const Recipe& bf16 = recipe("bf16");
   for (const TensorFormat& format :
        {bf16.linear_operand, bf16.linear_gradient, bf16.saved_nonlinear, bf16.saved_attention}) {
-    EXPECT_EQ(format, (TensorFormat{Format::kBf16, Scaling::kNone, 0, Format::kFp32}));
+    EXPECT_EQ(format, (TensorFormat{Format::kBf16, Scaling::kNone, 0, ScaleFormat::kFp32}));
   }
   EXPECT_TRUE(bf16.save_norm_output && bf16.save_activation && bf16.save_product);
   EXPECT_EQ(bf16.moment1.total_bytes(1000), 4000);

@@ -24,7 +24,7 @@ TEST(FormatTest, LargestValuesAndNames) {
 
 TEST(ScaleTest, IsFiniteForZeroAndInvariantToPowersOfTwo) {
   EXPECT_EQ(scale_from_amax(0.0f, 448.0f), kMinScale);
-  EXPECT_EQ(stored_scale(kMinScale, Format::kBf16), kMinScale);
+  EXPECT_EQ(stored_scale(kMinScale, ScaleFormat::kBf16), kMinScale);
   EXPECT_TRUE(std::isfinite(1.0f / kMinScale));
   for (const float amax : {1.0f, 3.7f, 0.1f}) {
     EXPECT_EQ(scale_from_amax(amax * 0x1p-50f, 448.0f), scale_from_amax(amax, 448.0f) * 0x1p-50f);
@@ -34,7 +34,7 @@ TEST(ScaleTest, IsFiniteForZeroAndInvariantToPowersOfTwo) {
 }
 
 TEST(StoredTensorTest, BytesArePayloadAndScales) {
-  const TensorFormat grouped{Format::kE4M3, Scaling::kGroup, 16, Format::kBf16};
+  const TensorFormat grouped{Format::kE4M3, Scaling::kGroup, 16, ScaleFormat::kBf16};
   StoredTensor tensor = empty_stored(grouped, 5, 33, at::kCPU);
   EXPECT_EQ(tensor.bytes(), 5 * 33 + 5 * 3 * 2);
   EXPECT_EQ(tensor.bytes(), grouped.total_bytes(5, 33));
@@ -46,7 +46,7 @@ TEST(StoredTensorTest, BytesArePayloadAndScales) {
   EXPECT_EQ(view.rows, 5);
   EXPECT_EQ(view.cols, 33);
 
-  const TensorFormat whole{Format::kE5M2, Scaling::kTensor, 0, Format::kFp32};
+  const TensorFormat whole{Format::kE5M2, Scaling::kTensor, 0, ScaleFormat::kFp32};
   EXPECT_EQ(empty_stored(whole, 7, 9, at::kCPU).bytes(), 63 + 4);
   EXPECT_EQ(empty_stored({}, 7, 9, at::kCPU).bytes(), 126);
   EXPECT_EQ(StoredTensor{}.bytes(), 0);
