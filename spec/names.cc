@@ -57,7 +57,7 @@ std::optional<std::string> nearest_name(const std::string& name, const std::vect
 }
 
 const std::vector<std::string>& recipe_names() {
-  static const std::vector<std::string> names = {"coat", "bf16"};
+  static const std::vector<std::string> names = {"coat", "coat-paper", "bf16"};
   return names;
 }
 

@@ -121,6 +121,31 @@ TEST_F(GemmTest, IntegersGiveTheTwinsBitsInEveryFormatLayoutAndSize) {
   }
 }
 
+// Exact products of more digits than BF16 has, so that their rounding shows.
+TEST_F(GemmTest, RoundedProductsGiveTheTwinsBits) {
+  for (const Operands& operands : kOperands) {
+    for (const Size& size : kSizes) {
+      ExactCase exact(operands, size);
+      for (const TensorFormat& format : {kFp32, kBf16}) {
+        for (const bool accumulate : {false, true}) {
+          SCOPED_TRACE(describe_operands(operands) + " into " + describe(format) + ", m n k " +
+                       std::to_string(size.m) + " " + std::to_string(size.n) + " " + std::to_string(size.k) +
+                       (accumulate ? ", accumulating" : ""));
+          PairedMatrix out(format, size.m, size.n, integers(size.m * size.n, 50, 5));
+          kernels::GemmArgs args{exact.a().host(), exact.b().host(), operands.a_layout, operands.b_layout,
+                                 out.host(),       accumulate,       true};
+          cpu().gemm(args, {});
+          args.a = exact.a().device();
+          args.b = exact.b().device();
+          args.out = out.device();
+          cuda().gemm(args, {});
+          EXPECT_TRUE(same_bits(out));
+        }
+      }
+    }
+  }
+}
+
 // How far the CUDA result may lie from the twin's; `sum` is sum |a| |b| of the element, `value` the larger of
 // both results.
 // - FP32 accumulation of K products on both sides: K errors of random sign, each below 2^-24 (rounded) or

@@ -153,6 +153,51 @@ TEST_F(SwigluTest, Backward) {
   }
 }
 
+TEST_F(SwigluTest, ProductOfTheStoredActivation) {
+  for (const TensorFormat& format : {kReferenceGroup16, kE4M3Group16, kE4M3Group128, kE4M3Tensor, kBf16}) {
+    for (const Shape& shape : activation_shapes()) {
+      SCOPED_TRACE(describe(format) + ", " + describe(shape));
+      PairedMatrix gate(kReferenceGroup16, shape.rows, shape.cols,
+                        values(shape.rows * shape.cols, Fill::kSpread, 1));
+      PairedMatrix up(kReferenceGroup16, shape.rows, shape.cols,
+                      values(shape.rows * shape.cols, Fill::kSpread, 2));
+      PairedMatrix product(kBf16, shape.rows, shape.cols), kept(format, shape.rows, shape.cols);
+      Paired<float> amax(1);
+      cpu().swiglu_forward({gate.host(), up.host(), product.host(), kept.host(), amax.host(), true}, {});
+      cuda().swiglu_forward({gate.device(), up.device(), product.device(), kept.device(), amax.device(), true},
+                            {});
+      EXPECT_TRUE(same_bits(product));
+      EXPECT_TRUE(same_bits(kept));
+      EXPECT_TRUE(same_bits(amax));
+    }
+  }
+}
+
+TEST_F(SwigluTest, BackwardThroughARoundedGradientOfTheActivation) {
+  for (const TensorFormat& format : {kE4M3Group16, kReferenceGroup16, kBf16}) {
+    for (const Shape& shape : activation_shapes()) {
+      SCOPED_TRACE(describe(format) + ", " + describe(shape));
+      const std::int64_t count = shape.rows * shape.cols;
+      PairedMatrix gate(format, shape.rows, shape.cols, values(count, Fill::kSpread, 1));
+      PairedMatrix up(format, shape.rows, shape.cols, values(count, Fill::kSpread, 2));
+      PairedMatrix dproduct(kBf16, shape.rows, shape.cols, values(count, Fill::kSpread, 3));
+      PairedMatrix activation(format, shape.rows, shape.cols, values(count, Fill::kSpread, 4));
+      PairedMatrix dgate(kBf16, shape.rows, shape.cols), dup(kBf16, shape.rows, shape.cols);
+      Paired<float> dgate_amax(1), dup_amax(1);
+      cpu().swiglu_backward({gate.host(), up.host(), dproduct.host(), activation.host(), dgate.host(),
+                             dup.host(), dgate_amax.host(), dup_amax.host(), true},
+                            {});
+      cuda().swiglu_backward({gate.device(), up.device(), dproduct.device(), activation.device(),
+                              dgate.device(), dup.device(), dgate_amax.device(), dup_amax.device(), true},
+                             {});
+      EXPECT_TRUE(same_bits(dgate));
+      EXPECT_TRUE(same_bits(dup));
+      EXPECT_TRUE(same_bits(dgate_amax));
+      EXPECT_TRUE(same_bits(dup_amax));
+    }
+  }
+}
+
 struct RopeCase {
   std::int64_t rows, heads, head_dim, sequence_length;
   float theta;
@@ -179,7 +224,7 @@ TEST_F(RopeTest, ForwardAndBackward) {
 }
 
 TEST_F(ResidualAddTest, SumAndQuantized) {
-  for (const TensorFormat& format : {kE4M3Group16, kE4M3Group128, kFp32, kBf16}) {
+  for (const TensorFormat& format : {kE4M3Group16, kReferenceGroup16, kE4M3Group128, kFp32, kBf16}) {
     for (const Shape& shape : activation_shapes()) {
       SCOPED_TRACE(describe(format) + ", " + describe(shape));
       PairedMatrix a(kBf16, shape.rows, shape.cols, values(shape.rows * shape.cols, Fill::kSpread, 1));

@@ -132,7 +132,9 @@ TEST_F(QuantizeTest, StochasticRounding) {
           cpu().quantize(args, {});
           cuda().quantize(device, {});
           EXPECT_TRUE(same_bits(out));
-          if (transposes) EXPECT_TRUE(same_bits(transposed));
+          if (transposes) {
+            EXPECT_TRUE(same_bits(transposed));
+          }
         }
       }
     }

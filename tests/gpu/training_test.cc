@@ -113,7 +113,7 @@ TEST_P(TrainingTest, TheFirstTwentyLossesFollowTheCpus) {
   Bound bound;
   for (std::size_t i = 0; i < gpu.size(); ++i) {
     bound.add(cpu[i], rounded[i]);
-    std::printf("%-5s step %2zu  cpu %.6f  gpu %.6f  difference %+.6f  bound %.6f\n", GetParam(), i + 1,
+    std::printf("%-10s step %2zu  cpu %.6f  gpu %.6f  difference %+.6f  bound %.6f\n", GetParam(), i + 1,
                 cpu[i], gpu[i], gpu[i] - cpu[i], bound.value(cpu[i]));
     EXPECT_NEAR(gpu[i], cpu[i], bound.value(cpu[i])) << "step " << i + 1;
   }
@@ -194,7 +194,7 @@ TEST_P(TrainingTest, TheLedgerIsNeverPassed) {
   const Recorder recorder = run(options("job", kGpu));
   const std::int64_t peak = recorder.steps.back().memory_peak_bytes,
                      total = summary_->estimate.memory.total();
-  std::printf("%-5s ledger %lld, peak %lld, of which held before %lld bytes\n", GetParam(),
+  std::printf("%-10s ledger %lld, peak %lld, of which held before %lld bytes\n", GetParam(),
               static_cast<long long>(total), static_cast<long long>(peak), static_cast<long long>(before));
   EXPECT_LE(peak - before, total + total / 50);
   EXPECT_GT(peak, summary_->estimate.memory.weights + summary_->estimate.memory.gradients);
@@ -240,8 +240,12 @@ TEST_P(TrainingTest, AHeadSizeThatAttentionCannotTakeEndsWith64) {
             static_cast<int>(protocol::ExitCode::kBadSpec));
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, TrainingTest, ::testing::Values("bf16", "coat"),
-                         [](const auto& suite) { return std::string(suite.param); });
+INSTANTIATE_TEST_SUITE_P(Recipes, TrainingTest, ::testing::Values("bf16", "coat", "coat-paper"),
+                         [](const auto& suite) {
+                           std::string name = suite.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace coat::gpu_test

@@ -24,6 +24,28 @@ struct Rounder {
   at::Tensor operand(const at::Tensor& x) const {
     return recipe == nullptr ? x : round_through(x, recipe->linear_operand, {Format::kFp32, Scaling::kNone});
   }
+  // An operand as one of the products that read it: its gradient is rounded before it joins the others',
+  // where the recipe adds them in BF16.
+  at::Tensor input(const at::Tensor& x) const {
+    return recipe == nullptr ? x
+                             : round_through(x, plain(Format::kFp32), plain(recipe->input_gradient_sum));
+  }
+  // A weight as its product reads it; the product of its gradient as the recipe rounds it.
+  at::Tensor weight(const at::Tensor& w) const {
+    if (recipe == nullptr) return w;
+    const at::Tensor values = round_through(w, plain(recipe->weight_values), {Format::kFp32});
+    return round_through(values, recipe->linear_operand, plain(recipe->weight_gradient_product));
+  }
+  at::Tensor norm_weight(const at::Tensor& w) const {
+    return recipe == nullptr ? w : round_through(w, plain(recipe->weight_values), {Format::kFp32});
+  }
+  // silu(gate) as its product with `up` reads it.
+  at::Tensor activation(const at::Tensor& x) const {
+    if (recipe == nullptr) return x;
+    const TensorFormat& format =
+        recipe->product_reads_saved_activation ? recipe->saved_nonlinear : plain(Format::kFp32);
+    return round_through(x, format, plain(recipe->round_activation_gradient ? Format::kBf16 : Format::kFp32));
+  }
   at::Tensor norm_input(const at::Tensor& h) const {
     return recipe == nullptr ? h : round_through(h, recipe->saved_nonlinear, kBf16);
   }
@@ -41,6 +63,7 @@ struct Rounder {
   }
 
  private:
+  static TensorFormat plain(Format format) { return {format, Scaling::kNone}; }
   at::Tensor stored_product(const at::Tensor& y, const TensorFormat& format) const {
     if (recipe == nullptr) return y;
     // Backward runs outside in: the gradient is rounded to BF16 first.
@@ -111,10 +134,11 @@ at::Tensor attention_branch(const Arithmetic& arithmetic, const spec::ModelSpec&
                             const HeadShape& shape, const Rotary& rotary) {
   const Rounder round{arithmetic.emulated};
   const at::Tensor x = round.operand(round.bf16(
-      rms_norm(round.norm_input(h), get(weights, prefix + "input_layernorm.weight"), model.norm_eps)));
+      rms_norm(round.norm_input(h), round.norm_weight(get(weights, prefix + "input_layernorm.weight")),
+      model.norm_eps)));
   const auto project = [&](const at::Tensor& input, const char* name) {
     return round.product(
-        at::linear(input, round.operand(get(weights, prefix + "self_attn." + name + ".weight"))));
+        at::linear(round.input(input), round.weight(get(weights, prefix + "self_attn." + name + ".weight"))));
   };
   const at::Tensor q = round.attention(rotated(project(x, "q_proj"), shape.heads, rotary));
   const at::Tensor k = round.attention(rotated(project(x, "k_proj"), shape.kv_heads, rotary));
@@ -127,13 +151,14 @@ at::Tensor mlp_branch(const Arithmetic& arithmetic, const spec::ModelSpec& model
                       const std::string& prefix, const at::Tensor& h) {
   const Rounder round{arithmetic.emulated};
   const at::Tensor x = round.operand(round.bf16(rms_norm(
-      round.norm_input(h), get(weights, prefix + "post_attention_layernorm.weight"), model.norm_eps)));
+      round.norm_input(h), round.norm_weight(get(weights, prefix + "post_attention_layernorm.weight")),
+      model.norm_eps)));
   const auto product = [&](const at::Tensor& input, const char* name) {
-    return at::linear(input, round.operand(get(weights, prefix + "mlp." + name + ".weight")));
+    return at::linear(round.input(input), round.weight(get(weights, prefix + "mlp." + name + ".weight")));
   };
   const at::Tensor gate = round.nonlinear_product(product(x, "gate_proj"));
   const at::Tensor up = round.nonlinear_product(product(x, "up_proj"));
-  const at::Tensor activated = round.operand(round.bf16(at::silu(gate) * up));
+  const at::Tensor activated = round.operand(round.bf16(round.activation(at::silu(gate)) * up));
   return round.product(product(activated, "down_proj"));
 }
 
@@ -172,7 +197,7 @@ at::Tensor logits(const Arithmetic& arithmetic, const spec::ModelSpec& model, co
   for (std::int64_t i = 0; i < model.layers; ++i) {
     h = block(arithmetic, model, weights, "model.layers." + std::to_string(i) + ".", h, shape, rotary);
   }
-  const at::Tensor y = round.bf16(rms_norm(h, get(weights, "model.norm.weight"), model.norm_eps));
+  const at::Tensor y = round.bf16(rms_norm(h, round.norm_weight(get(weights, "model.norm.weight")), model.norm_eps));
   const at::Tensor& head = model.tie_embeddings ? embedding : get(weights, "lm_head.weight");
   const at::Tensor rounded =
       arithmetic.emulated == nullptr ? head : round_through(head, kBf16, {Format::kFp32});

@@ -1,5 +1,7 @@
 #include "worker/core/layers/attention.h"
 
+#include <utility>
+
 #include "worker/core/layers/linear.h"
 
 namespace coat::layers {
@@ -122,13 +124,9 @@ at::Tensor attention_backward(const LayerContext& context, const AttentionWeight
   d_out.reset();
 
   Operand x = saved.norm_output;
-  if (!x.defined()) {
-    const TensorFormat& format = context.recipe.linear_operand;
-    x = make_operand(context,
-                     rms_norm_recompute(context, *weights.norm, weights.norm_eps, format, saved.norm), format,
-                     OperandUse::kBackward);
-  }
-  at::Tensor sum = empty_fp32(context, {shape.tokens(), weights.q->value.size(1)});
+  if (!x.defined())
+    x = rms_norm_operand(context, *weights.norm, weights.norm_eps, context.recipe.linear_operand, saved.norm);
+  at::Tensor sum = empty_gradient_sum(context, shape.tokens(), weights.q->value.size(1));
   bool accumulate = false;
   const auto backward_of = [&](at::Tensor& gradient, Parameter& weight) {
     const Operand operand = gradient_operand(context, {gradient, {}});
@@ -141,8 +139,7 @@ at::Tensor attention_backward(const LayerContext& context, const AttentionWeight
   backward_of(d.k, *weights.k);
   backward_of(d.v, *weights.v);
   x = Operand{};
-  const at::Tensor dx = round_to_bf16(context, sum);
-  sum.reset();
+  const at::Tensor dx = rounded_gradient_sum(context, std::move(sum));
   return rms_norm_backward(context, *weights.norm, saved.norm, dx);
 }
 

@@ -8,12 +8,14 @@ Residual embedding_forward(const LayerContext& context, const Parameter& weight,
   Residual out =
       empty_residual(context, empty_bf16(context, tokens.size(0), weight.value.size(1)), NextNorm::kStored);
   const Matrix quantized = quantized_copy_of(out);
+  const bool from_rounded = context.recipe.weight_values == Format::kBf16 && quantized.data != nullptr;
   context.kernels.embedding_forward({.tokens = tokens.const_data_ptr<std::int32_t>(),
                                      .weight = weight.value.const_data_ptr<float>(),
                                      .vocab = weight.value.size(0),
                                      .out = matrix_of(out.h),
-                                     .quantized = quantized},
+                                     .quantized = from_rounded ? Matrix{} : quantized},
                                     context.stream);
+  if (from_rounded) context.kernels.quantize({.in = matrix_of(out.h), .out = quantized}, context.stream);
   if (quantized.data != nullptr) measure(context, TensorClass::kActivation, matrix_of(out.h), quantized);
   return out;
 }

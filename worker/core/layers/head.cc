@@ -90,7 +90,7 @@ std::int64_t head_chunk_tokens(std::int64_t vocab, std::int64_t tokens) {
 }
 
 RmsNormSaved final_norm_saved(const LayerContext& context, const at::Tensor& h) {
-  return {as_stored(h), empty_fp32(context, {h.size(0)})};
+  return {as_stored(h), empty_fp32(context, {h.size(0)}), {}};
 }
 
 HeadResult head_forward_backward(const LayerContext& context, const HeadWeights& weights, RmsNormSaved saved,

@@ -29,7 +29,12 @@ void linear_backward_input(const LayerContext& context, const Operand& dy, const
       weight_operand(context, weight.value, context.recipe.linear_operand, OperandUse::kBackward);
   const GemmSide b = summed_over_rows(w);
   context.kernels.gemm(
-      {.a = dy.rows.view(), .b = b.matrix, .b_layout = b.layout, .out = dx, .accumulate = accumulate},
+      {.a = dy.rows.view(),
+       .b = b.matrix,
+       .b_layout = b.layout,
+       .out = dx,
+       .accumulate = accumulate,
+       .round_product = dx.format.format == Format::kBf16},
       context.stream);
 }
 
@@ -42,7 +47,8 @@ void linear_backward_weight(const LayerContext& context, const Operand& dy, cons
                         .a_layout = a.layout,
                         .b_layout = b.layout,
                         .out = matrix_of(weight.gradient),
-                        .accumulate = true},
+                        .accumulate = true,
+                        .round_product = context.recipe.weight_gradient_product == Format::kBf16},
                        context.stream);
 }
 

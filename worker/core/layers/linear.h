@@ -13,12 +13,12 @@ namespace coat::layers {
 void linear_forward(const LayerContext& context, const Operand& x, const Parameter& weight,
                     const Matrix& out);
 
-// dx[T, K] (+)= dy[T, N] · W. Where several layers read one input, the sum is taken in FP32: `dx` is FP32
-// scratch and all but the first accumulate, so the sum is rounded once.
+// dx[T, K] (+)= dy[T, N] · W. Where several layers read one input, all but the first accumulate: into FP32
+// scratch, so that the sum is rounded once, or into BF16, where every product is rounded too.
 void linear_backward_input(const LayerContext& context, const Operand& dy, const Parameter& weight,
                            const Matrix& dx, bool accumulate);
 
-// weight.gradient[N, K] += dyᵀ · x, in FP32.
+// weight.gradient[N, K] += dyᵀ · x, in FP32, the product rounded as recipe.weight_gradient_product says.
 void linear_backward_weight(const LayerContext& context, const Operand& dy, const Operand& x,
                             Parameter& weight);
 

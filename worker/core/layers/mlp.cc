@@ -1,6 +1,7 @@
 #include "worker/core/layers/mlp.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "worker/core/layers/linear.h"
 #include "worker/core/layers/residual.h"
@@ -41,7 +42,9 @@ BoundedTensor product_of(const LayerContext& context, const StoredTensor& gate, 
                                   .up = up.view(),
                                   .product = matrix_of(product.value),
                                   .activation = activation,
-                                  .amax_out = product.mutable_amax_data()},
+                                  .amax_out = product.mutable_amax_data(),
+                                  .product_reads_activation = activation.data != nullptr &&
+                                                              context.recipe.product_reads_saved_activation},
                                  context.stream);
   return product;
 }
@@ -54,8 +57,25 @@ Operand product_operand(const LayerContext& context, MlpSaved& saved) {
   }
   const Matrix activation = saved.activation.defined() ? saved.activation.view() : Matrix{};
   const BoundedTensor product = product_of(context, saved.gate, saved.up, activation);
+  if (!recipe.save_product) saved.product_amax = product.amax;
   const OperandUse use = recipe.save_product ? OperandUse::kBackward : OperandUse::kForward;
   return make_measured_operand(context, product, recipe.linear_operand, use, TensorClass::kActivation);
+}
+
+// silu(gate) * up again, for the down product's weight gradient.
+Operand recomputed_product(const LayerContext& context, const MlpSaved& saved) {
+  const TensorFormat& format = context.recipe.linear_operand;
+  if (!saved.product_amax.defined())
+    return make_operand(context, product_of(context, saved.gate, saved.up, Matrix{}), format,
+                        OperandUse::kBackward);
+  const ConstMatrix gate = saved.gate.view();
+  RecomputedOperand made = empty_recomputed(context, format, gate.rows, gate.cols);
+  context.kernels.swiglu_recompute({.gate = gate,
+                                    .up = saved.up.view(),
+                                    .amax = saved.product_amax.const_data_ptr<float>(),
+                                    .output = made.output},
+                                   context.stream);
+  return made.operand;
 }
 
 // dy -> d product; adds the down product's weight gradient.
@@ -63,11 +83,7 @@ at::Tensor down_backward(const LayerContext& context, const MlpWeights& weights,
                          const BoundedTensor& dy) {
   const Operand gradient = gradient_operand(context, dy);
   {
-    Operand product = saved.product;
-    if (!product.defined()) {
-      product = make_operand(context, product_of(context, saved.gate, saved.up, Matrix{}),
-                             context.recipe.linear_operand, OperandUse::kBackward);
-    }
+    const Operand product = saved.product.defined() ? saved.product : recomputed_product(context, saved);
     linear_backward_weight(context, gradient, product, *weights.down);
   }
   at::Tensor dproduct = empty_bf16(context, saved.gate.view().rows, saved.gate.view().cols);
@@ -91,7 +107,8 @@ GateUpGradients swiglu_backward(const LayerContext& context, const MlpSaved& sav
        .dgate = matrix_of(dgate.value),
        .dup = matrix_of(dup.value),
        .dgate_amax_out = dgate.mutable_amax_data(),
-       .dup_amax_out = dup.mutable_amax_data()},
+       .dup_amax_out = dup.mutable_amax_data(),
+       .round_dsilu = context.recipe.round_activation_gradient},
       context.stream);
   dproduct.reset();
   GateUpGradients operands;
@@ -105,7 +122,8 @@ GateUpGradients swiglu_backward(const LayerContext& context, const MlpSaved& sav
 
 std::int64_t MlpSaved::bytes() const {
   return norm.bytes() + norm_output.bytes() + gate.bytes() + up.bytes() +
-         (activation.defined() ? activation.bytes() : 0) + product.bytes();
+         (activation.defined() ? activation.bytes() : 0) + product.bytes() +
+         (product_amax.defined() ? static_cast<std::int64_t>(product_amax.nbytes()) : 0);
 }
 
 at::Tensor mlp_forward(const LayerContext& context, const MlpWeights& weights, const StoredTensor& x,
@@ -136,15 +154,11 @@ at::Tensor mlp_forward(const LayerContext& context, const MlpWeights& weights, c
 
 at::Tensor mlp_backward(const LayerContext& context, const MlpWeights& weights, const MlpSaved& saved,
                         const BoundedTensor& dy) {
-  const TensorFormat& format = context.recipe.linear_operand;
   GateUpGradients d = swiglu_backward(context, saved, down_backward(context, weights, saved, dy));
   Operand x = saved.norm_output;
-  if (!x.defined()) {
-    x = make_operand(context,
-                     rms_norm_recompute(context, *weights.norm, weights.norm_eps, format, saved.norm), format,
-                     OperandUse::kBackward);
-  }
-  at::Tensor sum = empty_fp32(context, {dy.value.size(0), weights.gate->value.size(1)});
+  if (!x.defined())
+    x = rms_norm_operand(context, *weights.norm, weights.norm_eps, context.recipe.linear_operand, saved.norm);
+  at::Tensor sum = empty_gradient_sum(context, dy.value.size(0), weights.gate->value.size(1));
   linear_backward_weight(context, d.gate, x, *weights.gate);
   linear_backward_input(context, d.gate, *weights.gate, matrix_of(sum), /*accumulate=*/false);
   d.gate = Operand{};
@@ -152,8 +166,7 @@ at::Tensor mlp_backward(const LayerContext& context, const MlpWeights& weights, 
   linear_backward_input(context, d.up, *weights.up, matrix_of(sum), /*accumulate=*/true);
   d.up = Operand{};
   x = Operand{};
-  const at::Tensor dx = round_to_bf16(context, sum);
-  sum.reset();
+  const at::Tensor dx = rounded_gradient_sum(context, std::move(sum));
   return rms_norm_backward(context, *weights.norm, saved.norm, dx);
 }
 

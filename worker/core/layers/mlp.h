@@ -21,7 +21,8 @@ struct MlpSaved {
   Operand norm_output;      // only with recipe.save_norm_output
   StoredTensor gate, up;    // in recipe.saved_nonlinear, from the products' FP32 accumulators
   StoredTensor activation;  // silu(gate); only with recipe.save_activation
-  Operand product;          // silu(gate) * up; only with recipe.save_product
+  Operand product;          // silu(gate) * up; only with recipe.save_product, else
+  at::Tensor product_amax;  // its largest magnitude, FP32 [1], where the operand has one scale
   std::int64_t bytes() const;
 };
 

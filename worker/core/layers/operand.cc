@@ -29,6 +29,19 @@ void Operand::keep_for_weight_gradient() {
   if (transposed.defined()) rows = StoredTensor{};
 }
 
+RecomputedOperand empty_recomputed(const LayerContext& context, const TensorFormat& format, std::int64_t rows,
+                                   std::int64_t cols) {
+  RecomputedOperand made;
+  if (context.kernels.needs_k_major(format.format)) {
+    made.operand.transposed = empty_stored(format, cols, rows, context.device);
+    made.output.transposed = made.operand.transposed.view();
+  } else {
+    made.operand.rows = empty_stored(format, rows, cols, context.device);
+    made.output.rows = made.operand.rows.view();
+  }
+  return made;
+}
+
 Operand make_operand(const LayerContext& context, const BoundedTensor& source, const TensorFormat& format,
                      OperandUse use) {
   if (format == kPlainBf16) return {as_stored(source.value), {}};
@@ -38,10 +51,15 @@ Operand make_operand(const LayerContext& context, const BoundedTensor& source, c
 
 Operand weight_operand(const LayerContext& context, const at::Tensor& master, const TensorFormat& format,
                        OperandUse use) {
-  Operand operand = quantized(context, master, nullptr, format, use);
+  at::Tensor values = master;
+  if (context.recipe.weight_values == Format::kBf16 && format != kPlainBf16) {
+    values = empty_bf16(context, master.size(0), master.size(1));
+    context.kernels.quantize({.in = matrix_of(master), .out = matrix_of(values)}, context.stream);
+  }
+  Operand operand = quantized(context, values, nullptr, format, use);
   // Backward makes the same codes again: once a step is enough to measure.
   if (use == OperandUse::kForward)
-    measure(context, TensorClass::kWeight, matrix_of(master), operand.rows.view());
+    measure(context, TensorClass::kWeight, matrix_of(values), operand.rows.view());
   return operand;
 }
 

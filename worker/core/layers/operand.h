@@ -29,7 +29,8 @@ enum class OperandUse : std::uint8_t {
 Operand make_operand(const LayerContext& context, const BoundedTensor& source, const TensorFormat& format,
                      OperandUse use);
 
-// A weight [out, in] from its FP32 master; lives for one product, so that no copy of the model is held.
+// A weight [out, in] from its FP32 master as recipe.weight_values says; lives for one product, so that no
+// copy of the model is held.
 Operand weight_operand(const LayerContext& context, const at::Tensor& master, const TensorFormat& format,
                        OperandUse use);
 
@@ -39,5 +40,13 @@ Operand make_measured_operand(const LayerContext& context, const BoundedTensor& 
 
 // An output gradient in recipe.linear_gradient: made once, read by the products of both gradients. Measured.
 Operand gradient_operand(const LayerContext& context, const BoundedTensor& gradient);
+
+// Memory for what the product of a weight gradient reads, to be made again by a kernel.
+struct RecomputedOperand {
+  Operand operand;
+  kernels::RecomputedOutput output;
+};
+RecomputedOperand empty_recomputed(const LayerContext& context, const TensorFormat& format, std::int64_t rows,
+                                   std::int64_t cols);
 
 }  // namespace coat::layers

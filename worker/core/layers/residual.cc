@@ -35,7 +35,13 @@ BoundedTensor add_gradient(const LayerContext& context, const at::Tensor& gradie
   return sum;
 }
 
-at::Tensor round_to_bf16(const LayerContext& context, const at::Tensor& sum) {
+at::Tensor empty_gradient_sum(const LayerContext& context, std::int64_t rows, std::int64_t cols) {
+  if (context.recipe.input_gradient_sum == Format::kBf16) return empty_bf16(context, rows, cols);
+  return empty_fp32(context, {rows, cols});
+}
+
+at::Tensor rounded_gradient_sum(const LayerContext& context, at::Tensor sum) {
+  if (sum.scalar_type() == at::kBFloat16) return sum;
   at::Tensor rounded = empty_bf16(context, sum.size(0), sum.size(1));
   context.kernels.quantize({.in = matrix_of(sum), .out = matrix_of(rounded)}, context.stream);
   return rounded;

@@ -30,7 +30,9 @@ Residual add_branch(const LayerContext& context, const Residual& residual, const
 // copy: fact 28).
 BoundedTensor add_gradient(const LayerContext& context, const at::Tensor& gradient, const at::Tensor& branch);
 
-// The FP32 sum of several products rounded once to BF16.
-at::Tensor round_to_bf16(const LayerContext& context, const at::Tensor& sum);
+// Memory for the sum of several input gradients, in recipe.input_gradient_sum; and that sum in BF16, rounded
+// here unless it is that already.
+at::Tensor empty_gradient_sum(const LayerContext& context, std::int64_t rows, std::int64_t cols);
+at::Tensor rounded_gradient_sum(const LayerContext& context, at::Tensor sum);
 
 }  // namespace coat::layers

@@ -83,14 +83,30 @@ class StepMemory {
     const std::int64_t slabs = (tokens_ + 63) / 64 * h_ * 4;
     const std::int64_t squares = (std::max(model_.vocab_size, f_) * h_ + 4095) / 4096 * 8;
     const bool staged = recipe_.saved_nonlinear.scaling == Scaling::kGroup;
-    const std::int64_t widest = std::max(f_, h_) * tokens_ * 4;
+    std::int64_t widest = std::max(f_, h_) * tokens_ * 4;
+    if (recipe_.weight_gradient_product != Format::kFp32) widest = std::max(widest, f_ * h_ * 4);
     return kTables + kProducts + std::max(slabs, squares) + (staged ? std::min(kStaging, widest) : 0);
   }
   void weight_product(std::int64_t token_cols, std::int64_t out, std::int64_t in, bool backward = false) {
+    const bool rounded =
+        recipe_.weight_values == Format::kBf16 && recipe_.linear_operand != layers::kPlainBf16;
     const std::int64_t operand = weight(out, in) * (backward ? copies(recipe_.linear_operand) : 1);
-    balance_.hold(operand);
+    balance_.hold(operand + (rounded ? 2 * out * in : 0));
+    if (rounded) balance_.free(2 * out * in);
     product(tokens_ * token_cols, out * in);
     balance_.free(operand);
+  }
+
+  // Made again for a weight gradient: as codes alone where they have one scale, else by way of BF16.
+  std::int64_t recomputed(std::int64_t cols) {
+    if (recipe_.linear_operand.scaling != Scaling::kTensor) return operand_of_new(cols, true);
+    const std::int64_t bytes = recipe_.linear_operand.total_bytes(tokens_, cols);
+    balance_.hold(bytes);
+    return bytes;
+  }
+  // Of what a norm or an activation hands to its products one copy stays where backward reads it.
+  void end_of_operand(std::int64_t bytes, std::int64_t cols, bool saved) {
+    balance_.free(saved ? bytes - recipe_.linear_operand.total_bytes(tokens_, cols) : bytes);
   }
 
   // A BF16 tensor is made, becomes an operand, and ends unless the operand is that tensor. Returns what
@@ -124,14 +140,14 @@ class StepMemory {
 
   void forward_attention() {
     balance_.hold(4 * tokens_);
-    const std::int64_t x = operand_of_new(h_);
+    const std::int64_t x = operand_of_new(h_, recipe_.save_norm_output);
     for (const std::int64_t width : {h_, kv_, kv_}) {
       balance_.hold(bf16(width));
       weight_product(h_, width, h_);
       balance_.hold(beside_bf16(recipe_.saved_attention, width));
     }
     if (recipe_.saved_attention != layers::kPlainBf16) balance_.free(bf16(h_) + 2 * bf16(kv_));
-    if (!recipe_.save_norm_output) balance_.free(x);
+    end_of_operand(x, h_, recipe_.save_norm_output);
     balance_.hold(recipe_.saved_attention.total_bytes(tokens_, h_) + fp32(shape_.heads));
     balance_.touch(core_.forward_workspace_bytes(shape_));
     const std::int64_t out = hold_output_operand();
@@ -150,17 +166,17 @@ class StepMemory {
 
   void forward_mlp() {
     balance_.hold(4 * tokens_);
-    const std::int64_t x = operand_of_new(h_);
+    const std::int64_t x = operand_of_new(h_, recipe_.save_norm_output);
     for (int i = 0; i < 2; ++i) {
       balance_.hold(recipe_.saved_nonlinear.total_bytes(tokens_, f_));
       weight_product(h_, f_, h_);
     }
-    if (!recipe_.save_norm_output) balance_.free(x);
+    end_of_operand(x, h_, recipe_.save_norm_output);
     if (recipe_.save_activation) balance_.hold(recipe_.saved_nonlinear.total_bytes(tokens_, f_));
-    const std::int64_t activated = operand_of_new(f_);
+    const std::int64_t activated = operand_of_new(f_, recipe_.save_product);
     balance_.hold(bf16(h_));
     weight_product(f_, h_, f_);
-    if (!recipe_.save_product) balance_.free(activated);
+    end_of_operand(activated, f_, recipe_.save_product);
   }
 
   void head() {
@@ -195,7 +211,7 @@ class StepMemory {
   void backward_mlp() {
     const std::int64_t dy = beside_bf16(recipe_.linear_gradient, h_) * copies(recipe_.linear_gradient);
     balance_.hold(dy);
-    const std::int64_t activated = recipe_.save_product ? 0 : operand_of_new(f_, true);
+    const std::int64_t activated = recipe_.save_product ? 0 : recomputed(f_);
     product(tokens_ * h_, tokens_ * f_);
     balance_.free(activated);
     balance_.hold(bf16(f_));  // d product
@@ -205,8 +221,8 @@ class StepMemory {
     balance_.free(bf16(f_));
     const std::int64_t gate = gradient_of_held(f_);
     const std::int64_t up = gradient_of_held(f_);
-    const std::int64_t x = recipe_.save_norm_output ? 0 : operand_of_new(h_, true);
-    balance_.hold(fp32(h_));
+    const std::int64_t x = recipe_.save_norm_output ? 0 : recomputed(h_);
+    balance_.hold(gradient_sum());
     for (const std::int64_t operand : {gate, up}) {
       product(tokens_ * f_, tokens_ * h_);
       weight_product(f_, f_, h_, true);
@@ -215,10 +231,15 @@ class StepMemory {
     balance_.free(x);
     norm_backward();
   }
-  // The FP32 sum is rounded, and the norm's own gradient joins the residual's.
+  std::int64_t gradient_sum() const {
+    return recipe_.input_gradient_sum == Format::kBf16 ? bf16(h_) : fp32(h_);
+  }
+  // The sum is rounded where it is FP32, and the norm's own gradient joins the residual's.
   void norm_backward() {
-    balance_.hold(bf16(h_));
-    balance_.free(fp32(h_));
+    if (recipe_.input_gradient_sum == Format::kFp32) {
+      balance_.hold(bf16(h_));
+      balance_.free(fp32(h_));
+    }
     balance_.hold(bf16(h_));
     balance_.free(2 * bf16(h_));
   }
@@ -235,8 +256,8 @@ class StepMemory {
     balance_.hold(bf16(h_) + 2 * bf16(kv_));
     balance_.touch(core_.backward_workspace_bytes(shape_));
     balance_.free(bf16(h_));
-    const std::int64_t x = recipe_.save_norm_output ? 0 : operand_of_new(h_, true);
-    balance_.hold(fp32(h_));
+    const std::int64_t x = recipe_.save_norm_output ? 0 : recomputed(h_);
+    balance_.hold(gradient_sum());
     for (const std::int64_t width : {h_, kv_, kv_}) {
       const std::int64_t gradient = gradient_of_held(width);
       product(tokens_ * width, tokens_ * h_);

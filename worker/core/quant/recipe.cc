@@ -20,6 +20,29 @@ Recipe coat_recipe() {
   return recipe;
 }
 
+// The reference implementation's flow, step by step (COAT.md 1.4 and 1.5): its scales, roundings and saved
+// tensors. Not followed: its FP32 quotients x / s are products with 1 / s here, norm weights' gradients are
+// summed in FP32 without locks, and head and embedding are those of every recipe.
+Recipe coat_paper_recipe() {
+  Recipe recipe;
+  recipe.name = "coat-paper";
+  recipe.linear_operand = {Format::kE4M3, Scaling::kTensor, 0, ScaleFormat::kBf16, kReferenceTensorRule};
+  recipe.linear_gradient = {Format::kE5M2, Scaling::kTensor, 0, ScaleFormat::kBf16, kReferenceTensorRule};
+  recipe.saved_nonlinear = {Format::kE4M3, Scaling::kGroup, 16, ScaleFormat::kBf16, kReferenceGroupRule};
+  recipe.saved_attention = kBf16Matrix;
+  recipe.weight_values = Format::kBf16;
+  recipe.save_norm_output = true;
+  recipe.save_activation = true;
+  recipe.save_product = true;
+  recipe.product_reads_saved_activation = true;
+  recipe.round_activation_gradient = true;
+  recipe.weight_gradient_product = Format::kBf16;
+  recipe.input_gradient_sum = Format::kBf16;
+  recipe.moment1 = moment_format(MomentCode::kE4M3, /*expand=*/true, 128, Rounding::kNearestEven);
+  recipe.moment2 = recipe.moment1;
+  return recipe;
+}
+
 // Ordinary mixed precision: BF16 products, FP32 master weights and moments, every intermediate result kept.
 Recipe bf16_recipe() {
   Recipe recipe;
@@ -35,7 +58,7 @@ Recipe bf16_recipe() {
 }
 
 const std::vector<Recipe>& presets() {
-  static const std::vector<Recipe> all = {coat_recipe(), bf16_recipe()};
+  static const std::vector<Recipe> all = {coat_recipe(), coat_paper_recipe(), bf16_recipe()};
   return all;
 }
 

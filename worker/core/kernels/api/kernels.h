@@ -45,6 +45,22 @@ struct RmsNormForwardArgs {
   float* amax_out = nullptr;  // of y
 };
 
+// An FP8 operand of backward with one scale, made again from what was saved: `rows`, the same codes
+// `transposed`, or both; data == nullptr: not wanted.
+struct RecomputedOutput {
+  Matrix rows;        // [rows, cols]
+  Matrix transposed;  // [cols, rows]
+};
+
+// quantize(rms_norm_forward(x)), bit for bit, without a BF16 copy and without finding the maximum again.
+struct RmsNormRecomputeArgs {
+  ConstMatrix x;
+  const float* weight;
+  const float* rstd;  // as forward found it
+  const float* amax;  // of the forward output, as forward found it
+  RecomputedOutput output;
+};
+
 struct RmsNormBackwardArgs {
   ConstMatrix x;
   const float* weight;
@@ -54,12 +70,53 @@ struct RmsNormBackwardArgs {
   float* dweight;  // [hidden], accumulated in FP32 (fact 29)
 };
 
+// LayerNorm without parameters (OLMo).
+struct LayerNormForwardArgs {
+  ConstMatrix x;  // [tokens, hidden], any format
+  float eps;
+  Matrix y;     // BF16: (x - mean) * rstd
+  float* mean;  // [tokens]
+  float* rstd;  // [tokens]: 1 / sqrt(mean of (x - mean)^2 + eps)
+  float* amax_out = nullptr;  // of y
+};
+
+struct LayerNormBackwardArgs {
+  ConstMatrix x;
+  const float* mean;
+  const float* rstd;
+  ConstMatrix dy;  // BF16
+  Matrix dx;       // BF16: (dy - mean(dy) - xhat * mean(dy * xhat)) * rstd
+};
+
+// GELU with the exact normal distribution (erf), as the reference has it: x P(X < x).
+struct GeluForwardArgs {
+  ConstMatrix x;  // any format
+  Matrix y;       // BF16
+  float* amax_out = nullptr;
+};
+
+struct GeluBackwardArgs {
+  ConstMatrix x;
+  ConstMatrix dy;  // BF16
+  Matrix dx;       // BF16: dy * (P(X < x) + x density(x))
+  float* amax_out = nullptr;
+};
+
 struct SwigluForwardArgs {
   ConstMatrix gate;  // [tokens, intermediate], any format
   ConstMatrix up;
   Matrix product;             // BF16: silu(gate) * up, FP32 inside
   Matrix activation;  // optional (data == nullptr: none): silu(gate), any format but kRow and kBlock
   float* amax_out = nullptr;  // of product
+  bool product_reads_activation = false;  // product = activation * up, from what `activation` stores
+};
+
+// quantize(swiglu_forward(gate, up)), bit for bit, as RmsNormRecomputeArgs.
+struct SwigluRecomputeArgs {
+  ConstMatrix gate;
+  ConstMatrix up;
+  const float* amax;
+  RecomputedOutput output;
 };
 
 struct SwigluBackwardArgs {
@@ -68,10 +125,11 @@ struct SwigluBackwardArgs {
   ConstMatrix dproduct;  // BF16
   ConstMatrix
       activation;  // optional (data == nullptr: recomputed in FP32): silu(gate) as it was saved; dup reads it
-  Matrix dgate;    // BF16: dproduct * up * (sig + x sig (1 - sig)); d_silu stays FP32 (fact 30: silu is FP32)
+  Matrix dgate;    // BF16: dproduct * up * (sig + x sig (1 - sig)), x = gate
   Matrix dup;      // BF16: dproduct * silu(gate)
   float* dgate_amax_out = nullptr;
   float* dup_amax_out = nullptr;
+  bool round_dsilu = false;  // dproduct * up is rounded to BF16 before it is used (COAT.md 1.5); else FP32
 };
 
 // Rotary positions on [tokens, heads * head_dim], in place; pairs are (i, i + head_dim/2) as in Llama. The
@@ -132,7 +190,8 @@ struct GemmArgs {
   Layout a_layout = Layout::kKMajor;
   Layout b_layout = Layout::kKMajor;
   Matrix out;  // FP32, BF16, or an FP8 kGroup format quantized from the FP32 accumulator (fact 26)
-  bool accumulate = false;  // out += ...; FP32 and BF16 outputs only
+  bool accumulate = false;     // out += ...; FP32 and BF16 outputs only
+  bool round_product = false;  // to BF16, before it is added or stored; FP32 and BF16 outputs only
 };
 
 class Kernels {
@@ -152,6 +211,18 @@ class Kernels {
   virtual void rms_norm_backward(const RmsNormBackwardArgs&, Stream) const {
     unsupported("rms_norm_backward");
   }
+  virtual void rms_norm_recompute(const RmsNormRecomputeArgs&, Stream) const {
+    unsupported("rms_norm_recompute");
+  }
+  virtual void layer_norm_forward(const LayerNormForwardArgs&, Stream) const {
+    unsupported("layer_norm_forward");
+  }
+  virtual void layer_norm_backward(const LayerNormBackwardArgs&, Stream) const {
+    unsupported("layer_norm_backward");
+  }
+  virtual void gelu_forward(const GeluForwardArgs&, Stream) const { unsupported("gelu_forward"); }
+  virtual void gelu_backward(const GeluBackwardArgs&, Stream) const { unsupported("gelu_backward"); }
+  virtual void swiglu_recompute(const SwigluRecomputeArgs&, Stream) const { unsupported("swiglu_recompute"); }
   virtual void swiglu_forward(const SwigluForwardArgs&, Stream) const { unsupported("swiglu_forward"); }
   virtual void swiglu_backward(const SwigluBackwardArgs&, Stream) const { unsupported("swiglu_backward"); }
   virtual void rope(const RopeArgs&, Stream) const { unsupported("rope"); }

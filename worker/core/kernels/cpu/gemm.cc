@@ -93,12 +93,14 @@ void multiply_block(const Operand& a, const Operand& b, const Block& block, floa
 }
 
 // One block of the product times `scale`, row by row.
-void store_block(const Matrix& out, const Block& block, float scale, bool accumulate, float* values,
+void store_block(const GemmArgs& args, const Block& block, float scale, float* values,
                  std::vector<float>& previous) {
+  const Matrix& out = args.out;
   for (std::int64_t i = 0; i < block.rows; ++i) {
     float* __restrict row = values + i * block.cols;
     for (std::int64_t j = 0; j < block.cols; ++j) row[j] *= scale;
-    if (accumulate) {
+    if (args.round_product) round_to_bf16(row, block.cols);
+    if (args.accumulate) {
       decode_span(out, block.row + i, block.col, block.cols, previous.data());
       for (std::int64_t j = 0; j < block.cols; ++j) row[j] += previous[static_cast<std::size_t>(j)];
     }
@@ -112,8 +114,8 @@ void check(const GemmArgs& args, const Operand& a, const Operand& b) {
     throw std::logic_error("gemm: a sums over " + std::to_string(a.summed) + " and b over " +
                            std::to_string(b.summed));
   }
-  if (args.accumulate && bytes_of(args.out.format.format) == 1) {
-    throw std::logic_error("gemm: only FP32 and BF16 outputs accumulate");
+  if ((args.accumulate || args.round_product) && bytes_of(args.out.format.format) == 1) {
+    throw std::logic_error("gemm: only FP32 and BF16 outputs accumulate or are rounded twice");
   }
 }
 
@@ -142,7 +144,7 @@ void gemm(const GemmArgs& args) {
       block.rows = std::min(kBlockRows, args.out.rows - block.row);
       block.cols = std::min(block_cols, args.out.cols - block.col);
       multiply_block(a, b, block, values);
-      store_block(args.out, block, scale, args.accumulate, values, previous);
+      store_block(args, block, scale, values, previous);
     }
   });
 }

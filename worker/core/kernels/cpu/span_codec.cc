@@ -38,7 +38,7 @@ template <typename Layout>
 void encode_scaled_stochastic(const float* __restrict in, std::int64_t n, float reciprocal,
                               const PhiloxStream& random, std::int64_t first, Code* __restrict out) {
   for (std::int64_t i = 0; i < n; ++i) {
-    const float uniform = random.uniform(static_cast<std::uint64_t>(first + i));
+    const float uniform = philox_uniform(random.word(static_cast<std::uint64_t>(first + i)));
     out[i] = encode_fp8_stochastic<Layout>(in[i] * reciprocal, uniform);
   }
 }

@@ -1,3 +1,4 @@
+#include <stdexcept>
 #include <vector>
 
 #include <ATen/Parallel.h>
@@ -18,13 +19,12 @@ void multiply(const float* __restrict a, float* __restrict b, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) b[i] = a[i] * b[i];
 }
 
-// dup: in: dproduct; out: dproduct * silu. dgate: out.
-void backward(const float* __restrict gate, const float* __restrict up, std::int64_t n,
-              float* __restrict dgate, float* __restrict dup) {
+// dup: in: dproduct; out: dproduct * silu. dgate: in: d silu; out.
+void backward(const float* __restrict gate, std::int64_t n, float* __restrict dgate, float* __restrict dup) {
   for (std::int64_t i = 0; i < n; ++i) {
-    const float x = gate[i], sig = sigmoid_f32(x), dproduct = dup[i];
-    dgate[i] = dproduct * up[i] * (sig + x * sig * (1.0f - sig));
-    dup[i] = dproduct * (x * sig);
+    const float x = gate[i], sig = sigmoid_f32(x);
+    dgate[i] = dgate[i] * (sig + x * sig * (1.0f - sig));
+    dup[i] = dup[i] * (x * sig);
   }
 }
 
@@ -62,6 +62,8 @@ void swiglu_forward(const SwigluForwardArgs& args) {
   require_shape(args.up, rows, cols, "swiglu_forward: up");
   require_shape(args.product, rows, cols, "swiglu_forward: product");
   const bool keep_silu = args.activation.data != nullptr;
+  if (args.product_reads_activation && !keep_silu && rows * cols > 0)
+    throw std::logic_error("swiglu_forward: the product reads an activation that is not stored");
   const TileGrid grid(
       rows, cols, {args.gate.format, args.up.format, keep_silu ? args.activation.format : args.gate.format});
   if (keep_silu) {
@@ -84,6 +86,8 @@ void swiglu_forward(const SwigluForwardArgs& args) {
       decode_span(args.up, tile.row, tile.col, tile.n, up.data());
       silu(gate.data(), tile.n, activation.data());
       if (keep_silu) encode_span(activation.data(), args.activation, tile.row, tile.col, tile.n);
+      if (args.product_reads_activation)
+        decode_span(args.activation, tile.row, tile.col, tile.n, activation.data());
       multiply(activation.data(), up.data(), tile.n);
       bits = std::max(bits, store_bf16(up, args.product, tile, args.amax_out));
     }
@@ -113,14 +117,16 @@ void swiglu_backward(const SwigluBackwardArgs& args) {
       rows, cols, {args.gate.format, args.up.format, saved_silu ? args.activation.format : args.gate.format});
   at::parallel_for(0, grid.count(), grid.grain(), [&](std::int64_t begin, std::int64_t end) {
     const auto width = static_cast<std::size_t>(grid.width());
-    std::vector<float> gate(width), up(width), dgate(width), dup(width), activation(width);
+    std::vector<float> gate(width), dgate(width), dup(width), activation(width);
     std::int32_t dgate_bits = 0, dup_bits = 0;
     for (std::int64_t index = begin; index < end; ++index) {
       const Tile tile = grid.at(index);
       decode_span(args.gate, tile.row, tile.col, tile.n, gate.data());
-      decode_span(args.up, tile.row, tile.col, tile.n, up.data());
+      decode_span(args.up, tile.row, tile.col, tile.n, dgate.data());
       decode_span(args.dproduct, tile.row, tile.col, tile.n, dup.data());
-      backward(gate.data(), up.data(), tile.n, dgate.data(), dup.data());
+      multiply(dup.data(), dgate.data(), tile.n);
+      if (args.round_dsilu) round_to_bf16(dgate.data(), tile.n);
+      backward(gate.data(), tile.n, dgate.data(), dup.data());
       if (saved_silu) {
         decode_span(args.dproduct, tile.row, tile.col, tile.n, dup.data());
         decode_span(args.activation, tile.row, tile.col, tile.n, activation.data());

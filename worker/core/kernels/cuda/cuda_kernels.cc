@@ -22,6 +22,24 @@ class CudaKernels final : public Kernels {
   void rms_norm_backward(const RmsNormBackwardArgs& args, Stream s) const override {
     cuda::rms_norm_backward(args, of(s));
   }
+  void rms_norm_recompute(const RmsNormRecomputeArgs& args, Stream s) const override {
+    cuda::rms_norm_recompute(args, of(s));
+  }
+  void layer_norm_forward(const LayerNormForwardArgs& args, Stream s) const override {
+    cuda::layer_norm_forward(args, of(s));
+  }
+  void layer_norm_backward(const LayerNormBackwardArgs& args, Stream s) const override {
+    cuda::layer_norm_backward(args, of(s));
+  }
+  void gelu_forward(const GeluForwardArgs& args, Stream s) const override {
+    cuda::gelu_forward(args, of(s));
+  }
+  void gelu_backward(const GeluBackwardArgs& args, Stream s) const override {
+    cuda::gelu_backward(args, of(s));
+  }
+  void swiglu_recompute(const SwigluRecomputeArgs& args, Stream s) const override {
+    cuda::swiglu_recompute(args, of(s));
+  }
   void swiglu_forward(const SwigluForwardArgs& args, Stream s) const override {
     cuda::swiglu_forward(args, of(s));
   }

@@ -116,7 +116,8 @@ BlasProduct prepare(const GemmArgs& args, const Sizes& a, const Sizes& b, cudaSt
   return product;
 }
 
-bool writes_directly(const BlasProduct& product, const DeviceMatrix& out) {
+bool writes_directly(const GemmArgs& args, const BlasProduct& product, const DeviceMatrix& out) {
+  if (args.round_product && (args.accumulate || out.format == Format::kFp32)) return false;
   if (out.scaling != Scaling::kNone || product.n != out.cols) return false;
   if (out.format == Format::kFp32) return bytes_of(product.a.format) != 1 || on_border(out.data);
   if (out.format == Format::kBf16) {
@@ -137,7 +138,8 @@ DeviceMatrix rows_of(DeviceMatrix matrix, std::int64_t first, std::int64_t count
 }
 
 // Through an FP32 result in scratch memory of bounded size, some rows at a time.
-void run_staged(BlasProduct product, const DeviceMatrix& out, bool accumulate, cudaStream_t stream) {
+void run_staged(BlasProduct product, const DeviceMatrix& out, const FinishOptions& options,
+                cudaStream_t stream) {
   DeviceState& state = DeviceState::current();
   constexpr auto kStaged = static_cast<std::int64_t>(DeviceState::kGemmStagingBytes / sizeof(float));
   const std::int64_t rows = std::max(kRowUnit, kStaged / product.n / kRowUnit * kRowUnit);
@@ -156,7 +158,7 @@ void run_staged(BlasProduct product, const DeviceMatrix& out, bool accumulate, c
           cudaMemsetAsync(staged, 0, static_cast<std::size_t>(product.m * product.n) * sizeof(float), stream),
           "gemm");
     }
-    finish_product(staged, product.n, rows_of(out, first, product.m), accumulate, stream);
+    finish_product(staged, product.n, rows_of(out, first, product.m), options, stream);
     product.a.data = static_cast<const char*>(product.a.data) + rows * row_bytes;
   }
 }
@@ -171,8 +173,8 @@ void require_consistent(const GemmArgs& args, const Sizes& a, const Sizes& b) {
     throw std::logic_error("gemm: a sums over " + std::to_string(a.summed) + " and b over " +
                            std::to_string(b.summed));
   }
-  if (args.accumulate && bytes_of(args.out.format.format) == 1) {
-    throw std::logic_error("gemm: only FP32 and BF16 outputs accumulate");
+  if ((args.accumulate || args.round_product) && bytes_of(args.out.format.format) == 1) {
+    throw std::logic_error("gemm: only FP32 and BF16 outputs accumulate or are rounded twice");
   }
 }
 
@@ -186,8 +188,8 @@ void gemm(const GemmArgs& args, cudaStream_t stream) {
   require_consistent(args, a, b);
   if (out.rows == 0 || out.cols == 0 || (a.summed == 0 && args.accumulate)) return;
   BlasProduct product = prepare(args, a, b, stream);
-  if (product.k == 0 || !writes_directly(product, out))
-    return run_staged(product, out, args.accumulate, stream);
+  if (product.k == 0 || !writes_directly(args, product, out))
+    return run_staged(product, out, {args.accumulate, args.round_product}, stream);
   product.out = out.data;
   product.out_format = out.format;
   product.out_stride = out.cols;

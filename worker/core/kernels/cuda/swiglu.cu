@@ -1,3 +1,5 @@
+#include <stdexcept>
+
 #include "worker/core/kernels/cuda/check.h"
 #include "worker/core/kernels/cuda/device_state.h"
 #include "worker/core/kernels/cuda/operations.h"
@@ -34,13 +36,18 @@ __global__ void __launch_bounds__(kThreads) silu_amax_kernel(DeviceMatrix gate, 
 // Cover or OneRow; inputs of one type, BF16 results of another, and what is kept of silu(gate).
 template <typename Span, typename In, typename Out, typename Kept>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(In gate, In up, Out out, Kept activation, Span cover, float* amax) {
+    forward_kernel(In gate, In up, Out out, Kept activation, bool product_reads_activation, Span cover,
+                   float* amax) {
   std::uint32_t largest = 0;
   for_each_chunk(cover, [&](std::int64_t row, std::int64_t col) {
     const Values gates = load(gate, row, col), ups = load(up, row, col);
-    const Values active = silu(gates);
+    Values active = silu(gates);
     if constexpr (kCanExist<Kept>) {
       if (activation.data != nullptr) store(activation, row, col, active, cover.lanes_per_group);
+      if (product_reads_activation) {
+        __syncwarp();  // another lane may have stored the group's scale
+        active = load(activation, row, col);
+      }
     }
     largest = max(largest, store_rounded(out, row, col, product(active, ups)));
   });
@@ -57,17 +64,18 @@ struct BackwardMatrices {
 
 template <typename Span, typename Matrices>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(Matrices m, Span cover, float* dgate_amax, float* dup_amax) {
+    backward_kernel(Matrices m, bool round_dsilu, Span cover, float* dgate_amax, float* dup_amax) {
   std::uint32_t dgate_largest = 0, dup_largest = 0;
   for_each_chunk(cover, [&](std::int64_t row, std::int64_t col) {
     const Values gate = load(m.gate, row, col), up = load(m.up, row, col),
                  dproduct = load(m.dproduct, row, col);
-    Values dgate, active;
+    Values dgate = product(dproduct, up), active;
+    if (round_dsilu) dgate = rounded_to_bf16(dgate);
     const Values sigmoid = sigmoids(gate);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
       const float x = gate.x[i], sig = sigmoid.x[i];
-      dgate.x[i] = dproduct.x[i] * up.x[i] * (sig + x * sig * (1.0f - sig));
+      dgate.x[i] = dgate.x[i] * (sig + x * sig * (1.0f - sig));
       active.x[i] = x * sig;
     }
     if constexpr (kCanExist<decltype(m.activation)>) {
@@ -92,7 +100,7 @@ void store_silu_scale(const DeviceMatrix& gate, const DeviceMatrix& activation, 
 
 // The layouts of the recipes as one row; every other by asking.
 void run_forward(const DeviceMatrix& gate, const DeviceMatrix& up, const DeviceMatrix& out,
-                 const DeviceMatrix& activation, float* amax, cudaStream_t stream) {
+                 const DeviceMatrix& activation, bool reread, float* amax, cudaStream_t stream) {
   const Cover whole = cover(gate.rows, gate.cols, activation);
   const int blocks = blocks_for(whole.total(), kThreads);
   const OneRow row = one_row(gate);
@@ -100,27 +108,41 @@ void run_forward(const DeviceMatrix& gate, const DeviceMatrix& up, const DeviceM
   const Bf16Matrix out_row(as_one_row(out));
   if (is_grouped(gate) && is_grouped(up) && is_bf16(out) && !keeps) {
     const GroupedE4M3 gate_row(as_one_row(gate)), up_row(as_one_row(up));
-    forward_kernel<<<blocks, kThreads, 0, stream>>>(gate_row, up_row, out_row, NoMatrix{}, row, amax);
+    forward_kernel<<<blocks, kThreads, 0, stream>>>(gate_row, up_row, out_row, NoMatrix{}, false, row, amax);
+  } else if (is_grouped(gate) && is_grouped(up) && is_bf16(out) && is_grouped(activation)) {
+    const GroupedE4M3 gate_row(as_one_row(gate)), up_row(as_one_row(up)), kept(as_one_row(activation));
+    forward_kernel<<<blocks, kThreads, 0, stream>>>(gate_row, up_row, out_row, kept, reread, row, amax);
   } else if (is_bf16(gate) && is_bf16(up) && is_bf16(out) && (!keeps || is_bf16(activation))) {
     const Bf16Matrix gate_row(as_one_row(gate)), up_row(as_one_row(up)), kept(as_one_row(activation));
-    forward_kernel<<<blocks, kThreads, 0, stream>>>(gate_row, up_row, out_row, kept, row, amax);
+    forward_kernel<<<blocks, kThreads, 0, stream>>>(gate_row, up_row, out_row, kept, reread, row, amax);
   } else {
-    forward_kernel<<<blocks, kThreads, 0, stream>>>(gate, up, out, activation, whole, amax);
+    forward_kernel<<<blocks, kThreads, 0, stream>>>(gate, up, out, activation, reread, whole, amax);
   }
 }
 
-void run_backward(const BackwardMatrices<DeviceMatrix, DeviceMatrix, DeviceMatrix>& m, float* dgate_amax,
-                  float* dup_amax, cudaStream_t stream) {
+void run_backward(const BackwardMatrices<DeviceMatrix, DeviceMatrix, DeviceMatrix>& m,
+                  const SwigluBackwardArgs& args, cudaStream_t stream) {
   const Cover whole = cover(m.gate.rows, m.gate.cols, {});
   const int blocks = blocks_for(whole.total(), kThreads);
   const OneRow row = one_row(m.gate);
   const bool reads = m.activation.data != nullptr;
   const bool plain = is_bf16(m.dproduct) && is_bf16(m.dgate) && is_bf16(m.dup);
+  const auto launch = [&](const auto& matrices, const auto& span) {
+    backward_kernel<<<blocks, kThreads, 0, stream>>>(matrices, args.round_dsilu, span, args.dgate_amax_out,
+                                                     args.dup_amax_out);
+  };
   const Bf16Matrix dproduct(as_one_row(m.dproduct)), dgate(as_one_row(m.dgate)), dup(as_one_row(m.dup));
   if (plain && is_grouped(m.gate) && is_grouped(m.up) && !reads) {
     const BackwardMatrices<GroupedE4M3, Bf16Matrix, NoMatrix> rows{
         GroupedE4M3(as_one_row(m.gate)), GroupedE4M3(as_one_row(m.up)), dproduct, {}, dgate, dup};
-    backward_kernel<<<blocks, kThreads, 0, stream>>>(rows, row, dgate_amax, dup_amax);
+    launch(rows, row);
+  } else if (plain && is_grouped(m.gate) && is_grouped(m.up) && is_grouped(m.activation)) {
+    launch(
+        BackwardMatrices<GroupedE4M3, Bf16Matrix, GroupedE4M3>{GroupedE4M3(as_one_row(m.gate)),
+                                                               GroupedE4M3(as_one_row(m.up)), dproduct,
+                                                               GroupedE4M3(as_one_row(m.activation)), dgate,
+                                                               dup},
+        row);
   } else if (plain && is_bf16(m.gate) && is_bf16(m.up) && (!reads || is_bf16(m.activation))) {
     const BackwardMatrices<Bf16Matrix, Bf16Matrix, Bf16Matrix> rows{Bf16Matrix(as_one_row(m.gate)),
                                                                     Bf16Matrix(as_one_row(m.up)),
@@ -128,9 +150,9 @@ void run_backward(const BackwardMatrices<DeviceMatrix, DeviceMatrix, DeviceMatri
                                                                     Bf16Matrix(as_one_row(m.activation)),
                                                                     dgate,
                                                                     dup};
-    backward_kernel<<<blocks, kThreads, 0, stream>>>(rows, row, dgate_amax, dup_amax);
+    launch(rows, row);
   } else {
-    backward_kernel<<<blocks, kThreads, 0, stream>>>(m, whole, dgate_amax, dup_amax);
+    launch(m, whole);
   }
 }
 
@@ -147,11 +169,13 @@ void swiglu_forward(const SwigluForwardArgs& args, cudaStream_t stream) {
   require_same_shape(gate, up, kName);
   require_same_shape(gate, out, kName);
   if (activation.data != nullptr) require_same_shape(gate, activation, kName);
+  if (args.product_reads_activation && activation.data == nullptr && gate.rows * gate.cols > 0)
+    throw std::logic_error("swiglu_forward: the product reads an activation that is not stored");
   clear_amax(args.amax_out, kName, stream);
   if (gate.rows == 0 || gate.cols == 0) return;
   if (activation.data != nullptr && activation.scaling == Scaling::kTensor)
     store_silu_scale(gate, activation, stream);
-  run_forward(gate, up, out, activation, args.amax_out, stream);
+  run_forward(gate, up, out, activation, args.product_reads_activation, args.amax_out, stream);
   check_launch(kName);
 }
 
@@ -170,7 +194,7 @@ void swiglu_backward(const SwigluBackwardArgs& args, cudaStream_t stream) {
   clear_amax(args.dgate_amax_out, kName, stream);
   clear_amax(args.dup_amax_out, kName, stream);
   if (m.gate.rows == 0 || m.gate.cols == 0) return;
-  run_backward(m, args.dgate_amax_out, args.dup_amax_out, stream);
+  run_backward(m, args, stream);
   check_launch(kName);
 }
 

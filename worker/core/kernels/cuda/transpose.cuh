@@ -39,7 +39,7 @@ struct Stochastically {
     Codes codes;
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      const float uniform = random.uniform(static_cast<std::uint64_t>(index + i));
+      const float uniform = philox_uniform(random.word(static_cast<std::uint64_t>(index + i)));
       codes.x[i] = format == Format::kE4M3 ? encode_fp8_stochastic<E4M3Layout>(v.x[i] * inverse, uniform)
                                            : encode_fp8_stochastic<E5M2Layout>(v.x[i] * inverse, uniform);
     }

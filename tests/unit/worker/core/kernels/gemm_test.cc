@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/worker/core/kernels/matrices.h"
+#include "worker/core/quant/bf16.h"
 
 namespace coat::kernels::test {
 namespace {
@@ -89,6 +90,38 @@ TEST_P(GemmTest, MatchesFp64) {
         {.a = a.view(), .b = b.view(), .a_layout = a_layout, .b_layout = b_layout, .out = out.view()}, {});
     expect_close(out, reference(a, a_layout, b, b_layout, size), size);
   }
+}
+
+// Exact products of several significant digits more than BF16 has: rounded by themselves, then added, and
+// where the output is BF16 rounded again.
+TEST(GemmExactTest, AProductCanBeRoundedBeforeItIsAdded) {
+  const Size size{150, 270, 96};
+  const OwnedMatrix a = operand(kE4M3Tensor, Layout::kKMajor, size.m, size.k, 1);
+  const OwnedMatrix b = operand(kE4M3Tensor, Layout::kKMajor, size.n, size.k, 2);
+  OwnedMatrix product(kFp32, size.m, size.n), fp32(kFp32, size.m, size.n), bf16(kBf16, size.m, size.n),
+      grouped(kE4M3Group16, size.m, size.n);
+  GemmArgs args{.a = a.view(), .b = b.view(), .out = product.view()};
+  cpu_kernels().gemm(args, {});
+  args.round_product = true;
+  for (OwnedMatrix* out : {&fp32, &bf16}) {
+    args.out = out->view();
+    args.accumulate = false;
+    cpu_kernels().gemm(args, {});
+    args.accumulate = true;
+    cpu_kernels().gemm(args, {});
+    cpu_kernels().gemm(args, {});
+    const std::vector<double> once = decoded(product.view()), sums = decoded(out->view());
+    for (std::size_t i = 0; i < once.size(); ++i) {
+      const float term = round_bf16(static_cast<float>(once[i]));
+      const bool rounds = out == &bf16;
+      const float two = term + term;
+      const float three = (rounds ? round_bf16(two) : two) + term;
+      ASSERT_EQ(sums[i], double{rounds ? round_bf16(three) : three});
+    }
+  }
+  args.out = grouped.view();
+  args.accumulate = false;
+  EXPECT_THROW(cpu_kernels().gemm(args, {}), std::logic_error);
 }
 
 // Small integers in FP8 with a scale that is a power of two: every sum is exact in FP32.

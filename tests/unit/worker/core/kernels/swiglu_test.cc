@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/worker/core/kernels/matrices.h"
+#include "worker/core/quant/bf16.h"
 
 namespace coat::kernels::test {
 namespace {
@@ -113,6 +114,46 @@ TEST(SwigluSavedTest, BackwardReadsTheSavedActivation) {
                             out = decoded(dup.view());
   for (std::size_t i = 0; i < out.size(); ++i) {
     ASSERT_LE(std::fabs(out[i] - d[i] * a[i]), half_step(Format::kBf16, d[i] * a[i], 1) * 1.01);
+  }
+}
+
+// The reference's product: of what was stored of silu(gate), as its definition says.
+TEST(SwigluSavedTest, ForwardCanReadTheStoredActivation) {
+  for (const TensorFormat& format : {kE4M3Group16, kE4M3Tensor, kBf16}) {
+    const OwnedMatrix gate = make_matrix(normal_values(8 * 48, 1), kE4M3Group16, 8, 48);
+    const OwnedMatrix up = make_matrix(normal_values(8 * 48, 2), kE4M3Group16, 8, 48);
+    OwnedMatrix product(kBf16, 8, 48), kept(format, 8, 48);
+    SwigluForwardArgs args{.gate = gate.view(), .up = up.view(), .product = product.view()};
+    args.product_reads_activation = true;
+    EXPECT_THROW(cpu_kernels().swiglu_forward(args, {}), std::logic_error);
+    args.activation = kept.view();
+    cpu_kernels().swiglu_forward(args, {});
+    const std::vector<double> a = decoded(kept.view()), u = decoded(up.view()), out = decoded(product.view());
+    for (std::size_t i = 0; i < out.size(); ++i)
+      ASSERT_EQ(out[i], double{round_bf16(static_cast<float>(a[i]) * static_cast<float>(u[i]))});
+  }
+}
+
+// COAT.md 1.5: d silu = d product * up in BF16.
+TEST(SwigluSavedTest, BackwardCanRoundTheGradientOfTheActivation) {
+  const OwnedMatrix gate = make_matrix(normal_values(8 * 48, 1), kE4M3Group16, 8, 48);
+  const OwnedMatrix up = make_matrix(normal_values(8 * 48, 2), kE4M3Group16, 8, 48);
+  const OwnedMatrix dproduct = make_matrix(normal_values(8 * 48, 3), kBf16, 8, 48);
+  OwnedMatrix dgate(kBf16, 8, 48), dup(kBf16, 8, 48);
+  cpu_kernels().swiglu_backward({.gate = gate.view(),
+                                 .up = up.view(),
+                                 .dproduct = dproduct.view(),
+                                 .dgate = dgate.view(),
+                                 .dup = dup.view(),
+                                 .round_dsilu = true},
+                                {});
+  const std::vector<double> g = decoded(gate.view()), u = decoded(up.view()), d = decoded(dproduct.view()),
+                            out = decoded(dgate.view());
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const double dsilu = round_bf16(static_cast<float>(d[i]) * static_cast<float>(u[i]));
+    const double exact = dsilu * silu_slope(g[i]);
+    const double slope_error = std::fabs(dsilu) * (1 + std::fabs(g[i])) * kFp32Error;
+    ASSERT_LE(std::fabs(out[i] - exact), half_step(Format::kBf16, exact, 1) * 1.01 + slope_error);
   }
 }
 

@@ -1,6 +1,7 @@
 // One decoder layer, and each of its halves, against autograd in FP64.
 #include "worker/core/layers/decoder_block.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -83,7 +84,7 @@ TEST_P(DecoderBlock, AgreesWithAutograd) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* name : {"bf16", "coat"}) {
+  for (const char* name : {"bf16", "coat", "coat-paper"}) {
     all.push_back({{}, name});
     all.push_back({{{1, 129, 4, 2, 10}, 70}, name});
     all.push_back({{{3, 40, 4, 1, 16}, 33}, name});
@@ -95,7 +96,9 @@ std::vector<Case> cases() {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, DecoderBlock, ::testing::ValuesIn(cases()), [](const auto& test) {
   const AttentionShape& shape = test.param.shape.attention;
-  return std::string(test.param.recipe_name) + "_b" + std::to_string(shape.sequences) + "_s" +
+  std::string name = test.param.recipe_name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name + "_b" + std::to_string(shape.sequences) + "_s" +
          std::to_string(shape.length) + "_n" + std::to_string(shape.heads) + "_k" +
          std::to_string(shape.kv_heads);
 });
@@ -129,7 +132,7 @@ TEST(DecoderBlockSavedTensors, AreWhatTheRecipeSays) {
   const BlockShape shape;
   const std::int64_t tokens = shape.attention.tokens();
   const at::Tensor h = random_bf16({tokens, shape.attention.width()}, 1.0, 1);
-  for (const char* name : {"bf16", "coat"}) {
+  for (const char* name : {"bf16", "coat", "coat-paper"}) {
     const Recipe& precision = recipe(name);
     const LayerContext context = cpu_context(precision);
     BlockFixture block(shape);
@@ -146,6 +149,30 @@ TEST(DecoderBlockSavedTensors, AreWhatTheRecipeSays) {
     EXPECT_EQ(saved.mlp.activation.defined(), precision.save_activation);
     EXPECT_EQ(saved.mlp.product.defined(), precision.save_product);
   }
+}
+
+// The operands that backward makes again are those that forward used, bit for bit, and so are those that it
+// makes by way of BF16.
+TEST(DecoderBlockSavedTensors, OperandsAreMadeAgainBitForBit) {
+  Recipe keeping = recipe("coat");
+  keeping.save_norm_output = keeping.save_product = true;
+  BlockFixture block({});
+  const BlockShape shape;
+  const at::Tensor h = random_bf16({shape.attention.tokens(), shape.attention.width()}, 3.0, 8);
+  const auto run = [&](const Recipe& precision) {
+    const LayerContext context = cpu_context(precision);
+    DecoderBlockSaved saved;
+    block.parameters.zero_gradients();
+    decoder_block_forward(context, block.weights, shape.attention, entering(context, h), NextNorm::kStored,
+                          saved);
+    decoder_block_backward(context, block.weights, shape.attention, saved,
+                           {random_bf16(h.sizes(), 1e-3, 2), {}});
+    std::vector<at::Tensor> gradients;
+    for (const Parameter* parameter : block.parameters.all()) gradients.push_back(parameter->gradient.clone());
+    return gradients;
+  };
+  const std::vector<at::Tensor> kept = run(keeping), made = run(recipe("coat"));
+  for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(at::equal(kept[i], made[i])) << i;
 }
 
 TEST(DecoderBlockSavedTensors, NormOutputIsRecomputedBitForBit) {

@@ -1,5 +1,6 @@
 #include "tests/unit/worker/core/model/model_fixture.h"
 
+#include <algorithm>
 #include <random>
 
 #include <ATen/ATen.h>
@@ -36,6 +37,11 @@ Recipe recipe_named(const std::string& name) {
     combination.saved_attention = combination.saved_nonlinear;
   }
   return combination;
+}
+
+std::string test_name(std::string recipe_name) {
+  std::replace(recipe_name.begin(), recipe_name.end(), '-', '_');
+  return recipe_name;
 }
 
 std::unique_ptr<LanguageModel> make_model(const Shape& shape, const std::string& recipe_name) {

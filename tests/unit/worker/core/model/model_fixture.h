@@ -22,6 +22,9 @@ struct Shape {
 // keeps q, k, v and the attention output in FP8 too.
 Recipe recipe_named(const std::string& name);
 
+// The name with letters, digits and underscores alone, as GoogleTest wants names.
+std::string test_name(std::string recipe_name);
+
 std::unique_ptr<LanguageModel> make_model(const Shape& shape, const std::string& recipe_name);
 
 // Random tokens, the next of each as its target, every fifth target masked out where `masked`.

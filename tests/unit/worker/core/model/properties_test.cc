@@ -209,8 +209,8 @@ TEST_P(ModelProperty, NonFiniteWeightsShowInTheLoss) {
   EXPECT_FALSE(std::isfinite(m->loss(make_batch(kShape, 4))));
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, ModelProperty, ::testing::Values("bf16", "coat"),
-                         [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(Recipes, ModelProperty, ::testing::Values("bf16", "coat", "coat-paper"),
+                         [](const auto& test) { return test_name(test.param); });
 
 TEST(InitialWeights, DependOnSeedAndIdAlone) {
   const spec::ModelSpec spec = Shape{}.model();

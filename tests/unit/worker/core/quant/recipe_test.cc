@@ -23,11 +23,30 @@ TEST(RecipeTest, CoatSavesFp8AndRecomputes) {
   EXPECT_EQ(coat.linear_gradient, (TensorFormat{Format::kE5M2, Scaling::kTensor, 0, ScaleFormat::kFp32}));
   EXPECT_EQ(coat.saved_nonlinear, (TensorFormat{Format::kE4M3, Scaling::kGroup, 16, ScaleFormat::kBf16}));
   EXPECT_FALSE(coat.save_norm_output || coat.save_activation || coat.save_product);
+  EXPECT_EQ(coat.weight_values, Format::kFp32);
   EXPECT_EQ(coat.moment1.code, MomentCode::kE4M3);
   EXPECT_TRUE(coat.moment1.expand);
   EXPECT_EQ(coat.moment2.rounding, Rounding::kStochastic);
   // Both moments: 2 bytes a value, and 5 bytes for each group of 128.
   EXPECT_EQ(coat.moment1.total_bytes(128'000) + coat.moment2.total_bytes(128'000), 2 * (128'000 + 5 * 1000));
+}
+
+// COAT.md 1.4 and 1.5.
+TEST(RecipeTest, CoatPaperSavesWhatTheReferenceSaves) {
+  const Recipe& paper = recipe("coat-paper");
+  EXPECT_TRUE(paper.save_norm_output && paper.save_activation && paper.save_product);
+  EXPECT_TRUE(paper.product_reads_saved_activation && paper.round_activation_gradient);
+  EXPECT_EQ(paper.weight_values, Format::kBf16);
+  EXPECT_EQ(paper.weight_gradient_product, Format::kBf16);
+  EXPECT_EQ(paper.input_gradient_sum, Format::kBf16);
+  for (const TensorFormat& format : {paper.linear_operand, paper.linear_gradient, paper.saved_nonlinear}) {
+    EXPECT_EQ(format.scale_format, ScaleFormat::kBf16);
+    EXPECT_EQ(format.rule.added, 1e-10f);
+    EXPECT_EQ(format.rule.codes_use_stored_scale, format.scaling == Scaling::kTensor);
+  }
+  EXPECT_EQ(paper.moment1, moment_format(MomentCode::kE4M3, /*expand=*/true, 128, Rounding::kNearestEven));
+  EXPECT_EQ(paper.moment1, paper.moment2);
+  EXPECT_EQ(paper.moment1.range_bound, 448.0 * 448.0 / 2);
 }
 
 TEST(RecipeTest, Bf16HasNoScalesAndFp32Moments) {

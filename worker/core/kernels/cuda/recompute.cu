@@ -1,0 +1,112 @@
+// What backward makes again from what was saved, straight to FP8 codes: one kernel instead of one that
+// writes BF16 and one that reads it.
+#include <stdexcept>
+
+#include "worker/core/kernels/cuda/operations.h"
+#include "worker/core/kernels/cuda/scaling.h"
+#include "worker/core/kernels/cuda/sigmoid.cuh"
+#include "worker/core/kernels/cuda/transpose.cuh"
+
+namespace coat::kernels::cuda {
+namespace {
+
+// The values of a BF16 matrix that is never stored.
+__device__ inline Values through_bf16(const Values& v) { return decode_words(encode_words(v)); }
+
+template <typename X, typename W>
+struct NormSource {
+  X x;
+  W weight;
+  const float* rstd;
+  __device__ Values any(std::int64_t row, std::int64_t col) const {
+    Values v = load(x, row, col);
+    if (row >= x.rows) return v;
+    const Values w = load(weight, 0, col);
+    const float factor = rstd[row];
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * factor * w.x[i];
+    return through_bf16(v);
+  }
+  __device__ Values whole(std::int64_t row, std::int64_t col) const { return any(row, col); }
+};
+
+template <typename M>
+struct ProductSource {
+  M gate, up;
+  __device__ Values any(std::int64_t row, std::int64_t col) const {
+    Values v = load(gate, row, col);
+    const Values u = load(up, row, col), sigmoid = sigmoids(v);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * sigmoid.x[i] * u.x[i];
+    return through_bf16(v);
+  }
+  __device__ Values whole(std::int64_t row, std::int64_t col) const { return any(row, col); }
+};
+
+struct Outputs {
+  DeviceMatrix rows, transposed;
+  // Format and scale of both, with the shape of `rows`.
+  DeviceMatrix shape;
+};
+
+Outputs outputs_of(const RecomputedOutput& output, const DeviceMatrix& source, const char* operation) {
+  Outputs out;
+  if (output.rows.data != nullptr) out.rows = cuda::output(output.rows, operation);
+  if (output.transposed.data != nullptr) out.transposed = cuda::output(output.transposed, operation);
+  const bool by_rows = out.rows.data != nullptr;
+  if (!by_rows && out.transposed.data == nullptr)
+    throw std::logic_error("recompute: there is nothing to write");
+  if (by_rows) require_same_shape(out.rows, source, operation);
+  out.shape = by_rows ? out.rows : out.transposed;
+  out.shape.rows = source.rows;
+  out.shape.cols = source.cols;
+  if (out.transposed.data != nullptr) {
+    DeviceMatrix turned = out.transposed;
+    turned.rows = out.transposed.cols;
+    turned.cols = out.transposed.rows;
+    require_same_shape(turned, source, operation);
+  }
+  for (const DeviceMatrix* side : {&out.rows, &out.transposed}) {
+    if (side->data != nullptr && side->scaling != Scaling::kTensor)
+      throw std::logic_error("recompute: one scale for the tensor");
+  }
+  return out;
+}
+
+// `typed` reads the storage of the recipe in whole chunks where it `fits`, `asking` any.
+template <typename Typed, typename Asking>
+void run(const Outputs& out, const float* amax, bool fits, const Typed& typed, const Asking& asking,
+         const char* operation, cudaStream_t stream) {
+  const bool by_rows = out.rows.data != nullptr;
+  store_tensor_scale(amax, out.shape, by_rows ? out.transposed : DeviceMatrix{}, operation, stream);
+  if (fits && transposes_in_blocks(out.rows, out.transposed))
+    return transpose_blocks(typed, out.rows, out.transposed, operation, stream);
+  transpose_any(asking, out.shape, out.rows, out.transposed, ToNearest{}, operation, stream);
+}
+
+}  // namespace
+
+void rms_norm_recompute(const RmsNormRecomputeArgs& args, cudaStream_t stream) {
+  constexpr const char* kName = "rms_norm_recompute";
+  const DeviceMatrix x = input(args.x, kName);
+  const Outputs out = outputs_of(args.output, x, kName);
+  if (x.rows == 0 || x.cols == 0) return;
+  const DeviceMatrix weight =
+      input({args.weight, nullptr, {Format::kFp32, Scaling::kNone}, 1, x.cols}, kName);
+  run(out, args.amax, is_grouped(x) && is_fp32(weight),
+      NormSource<GroupedE4M3, Fp32Matrix>{GroupedE4M3(x), Fp32Matrix(weight), args.rstd},
+      NormSource<DeviceMatrix, DeviceMatrix>{x, weight, args.rstd}, kName, stream);
+}
+
+void swiglu_recompute(const SwigluRecomputeArgs& args, cudaStream_t stream) {
+  constexpr const char* kName = "swiglu_recompute";
+  const DeviceMatrix gate = input(args.gate, kName), up = input(args.up, kName);
+  require_same_shape(gate, up, kName);
+  const Outputs out = outputs_of(args.output, gate, kName);
+  if (gate.rows == 0 || gate.cols == 0) return;
+  run(out, args.amax, is_grouped(gate) && is_grouped(up),
+      ProductSource<GroupedE4M3>{GroupedE4M3(gate), GroupedE4M3(up)}, ProductSource<DeviceMatrix>{gate, up},
+      kName, stream);
+}
+
+}  // namespace coat::kernels::cuda
