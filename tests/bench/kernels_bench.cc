@@ -63,6 +63,8 @@ class Bench {
   void quantization();
   void norms();
   void mlp();
+  void made_again();
+  void layer_norm_and_gelu();
   void others();
   void products();
   void attention();
@@ -157,6 +159,36 @@ void Bench::mlp() {
                                      stream_);
           });
   }
+}
+
+// Operands of backward from what was saved, transposed alone, as FP8 tensor cores read them.
+void Bench::made_again() {
+  const at::Tensor weight = floats(kHidden), rstd = floats(kTokens), amax = at::full({1}, 4.0f, at::TensorOptions(kDevice).dtype(at::kFloat));
+  StoredTensor x = random(kSaved, kTokens, kHidden), y = empty(kE4M3, kHidden, kTokens);
+  bytes("rms_norm_recompute, e4m3 1x16", x.bytes() + y.bytes(), [&] {
+    kernels_.rms_norm_recompute({x.view(), data(weight), data(rstd), data(amax), {{}, y.view()}}, stream_);
+  });
+  StoredTensor gate = random(kSaved, kTokens, kIntermediate), up = random(kSaved, kTokens, kIntermediate),
+               product = empty(kE4M3, kIntermediate, kTokens);
+  bytes("swiglu_recompute, e4m3 1x16", gate.bytes() + up.bytes() + product.bytes(), [&] {
+    kernels_.swiglu_recompute({gate.view(), up.view(), data(amax), {{}, product.view()}}, stream_);
+  });
+}
+
+void Bench::layer_norm_and_gelu() {
+  const at::Tensor mean = floats(kTokens), rstd = floats(kTokens), amax = floats(1);
+  StoredTensor x = random(kSaved, kTokens, kHidden), y = empty(kBf16, kTokens, kHidden),
+               dy = random(kBf16, kTokens, kHidden);
+  bytes("layer_norm_forward, e4m3 1x16", x.bytes() + y.bytes(), [&] {
+    kernels_.layer_norm_forward({x.view(), 1e-5f, y.view(), data(mean), data(rstd), data(amax)}, stream_);
+  });
+  bytes("layer_norm_backward, e4m3 1x16", x.bytes() + dy.bytes() + y.bytes(), [&] {
+    kernels_.layer_norm_backward({x.view(), data(mean), data(rstd), dy.view(), y.view()}, stream_);
+  });
+  bytes("gelu_forward, e4m3 1x16", x.bytes() + y.bytes(),
+        [&] { kernels_.gelu_forward({x.view(), y.view(), data(amax)}, stream_); });
+  bytes("gelu_backward, e4m3 1x16", x.bytes() + dy.bytes() + y.bytes(),
+        [&] { kernels_.gelu_backward({x.view(), dy.view(), y.view(), data(amax)}, stream_); });
 }
 
 void Bench::others() {
@@ -278,6 +310,8 @@ int run(const std::string& filter) {
   bench.quantization();
   bench.norms();
   bench.mlp();
+  bench.made_again();
+  bench.layer_norm_and_gelu();
   bench.others();
   bench.products();
   bench.attention();

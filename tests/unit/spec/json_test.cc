@@ -132,7 +132,7 @@ TEST(SpecJson, WrongTypesAreNamedWithAFix) {
        "write a number without a unit, for example 0.0003"},
       {"model.tie_embeddings", "yes", "is the text \"yes\"", "write true or false"},
       {"data.path", 5, "is 5", ""},
-      {"recipe", 16, "is 16", "use coat or bf16"},
+      {"recipe", 16, "is 16", "use coat, coat-paper or bf16"},
       {"model", 5, "is 5", ""},
       {"labels", "x", "is the text \"x\"", "write a mapping of names to texts"},
       {"labels.team", 7, "is 7", "write a text in quotes"},

@@ -61,8 +61,8 @@ constexpr float rounding_uniform(std::uint32_t word, RoundingUse use) {
   return static_cast<float>(static_cast<std::int32_t>(2 * rounding_bits(word, use) + 1)) * 0x1p-17f;
 }
 
-// The random words that round one parameter, or another tensor of that number, at one step. Element i of the
-// whole tensor has word i % 4 of the block whose counter is (i / 4 low, i / 4 high, step low, parameter); the key is the seed, its upper
+// The random words that round one parameter at one step. Element i of the whole parameter has word i % 4 of
+// the block whose counter is (i / 4 low, i / 4 high, step low, parameter); the key is the seed, its upper
 // half xor the upper half of the step.
 struct PhiloxStream {
   std::uint64_t seed = 0;

@@ -11,7 +11,7 @@ namespace coat::kernels::test {
 namespace {
 
 TEST(ResidualAddTest, RoundsOnceAndQuantizesTheUnroundedSum) {
-  for (const std::int64_t cols : {1, 16, 17, 700}) {
+  for (const std::int64_t cols : {1, 16, 17, 700, 5120}) {
     const std::int64_t rows = 33;
     const OwnedMatrix a = make_matrix(normal_values(rows * cols, 1), kBf16, rows, cols);
     const OwnedMatrix b = make_matrix(normal_values(rows * cols, 2, 0.01), kBf16, rows, cols);
@@ -49,21 +49,23 @@ TEST(ResidualAddTest, MayOverwriteAnOperand) {
 }
 
 TEST(EmbeddingTest, ForwardCopiesRows) {
-  const std::vector<float> weight = normal_values(11 * 33, 1);
-  const std::vector<std::int32_t> tokens = {0, 10, 3, 3, 7};
-  OwnedMatrix out(kBf16, 5, 33), quantized(kE4M3Group16, 5, 33);
-  cpu_kernels().embedding_forward({.tokens = tokens.data(),
-                                   .weight = weight.data(),
-                                   .vocab = 11,
-                                   .out = out.view(),
-                                   .quantized = quantized.view()},
-                                  {});
-  std::vector<float> rows;
-  for (const std::int32_t token : tokens) {
-    rows.insert(rows.end(), weight.begin() + token * 33, weight.begin() + (token + 1) * 33);
+  for (const std::int32_t vocab : {11, 50'257}) {
+    const std::vector<float> weight = normal_values(vocab * 33, 1);
+    const std::vector<std::int32_t> tokens = {0, vocab - 1, 3, 3, 7};
+    OwnedMatrix out(kBf16, 5, 33), quantized(kE4M3Group16, 5, 33);
+    cpu_kernels().embedding_forward({.tokens = tokens.data(),
+                                     .weight = weight.data(),
+                                     .vocab = vocab,
+                                     .out = out.view(),
+                                     .quantized = quantized.view()},
+                                    {});
+    std::vector<float> rows;
+    for (const std::int32_t token : tokens) {
+      rows.insert(rows.end(), weight.begin() + token * 33, weight.begin() + (token + 1) * 33);
+    }
+    EXPECT_EQ(out.data(), make_matrix(rows, kBf16, 5, 33).data());
+    EXPECT_EQ(quantized.data(), make_matrix(rows, kE4M3Group16, 5, 33).data());
   }
-  EXPECT_EQ(out.data(), make_matrix(rows, kBf16, 5, 33).data());
-  EXPECT_EQ(quantized.data(), make_matrix(rows, kE4M3Group16, 5, 33).data());
 }
 
 TEST(EmbeddingTest, BackwardAddsRowsInOrder) {

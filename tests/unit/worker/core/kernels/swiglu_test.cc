@@ -13,7 +13,7 @@ namespace {
 struct Shape {
   std::int64_t rows, cols;
 };
-constexpr Shape kShapes[] = {{1, 1}, {17, 16}, {129, 17}, {4, 688}, {1000, 3}, {2, 5120}};
+constexpr Shape kShapes[] = {{1, 1}, {17, 16}, {129, 17}, {4, 688}, {1000, 3}, {2, 5120}, {1, 13824}};
 
 // Roundings of a handful of FP32 operations, one of them an exponential.
 constexpr double kFp32Error = 16 * 0x1p-24;

