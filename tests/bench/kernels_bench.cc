@@ -163,7 +163,8 @@ void Bench::mlp() {
 
 // Operands of backward from what was saved, transposed alone, as FP8 tensor cores read them.
 void Bench::made_again() {
-  const at::Tensor weight = floats(kHidden), rstd = floats(kTokens), amax = at::full({1}, 4.0f, at::TensorOptions(kDevice).dtype(at::kFloat));
+  const at::Tensor weight = floats(kHidden), rstd = floats(kTokens),
+                   amax = at::full({1}, 4.0f, at::TensorOptions(kDevice).dtype(at::kFloat));
   StoredTensor x = random(kSaved, kTokens, kHidden), y = empty(kE4M3, kHidden, kTokens);
   bytes("rms_norm_recompute, e4m3 1x16", x.bytes() + y.bytes(), [&] {
     kernels_.rms_norm_recompute({x.view(), data(weight), data(rstd), data(amax), {{}, y.view()}}, stream_);
@@ -185,10 +186,12 @@ void Bench::layer_norm_and_gelu() {
   bytes("layer_norm_backward, e4m3 1x16", x.bytes() + dy.bytes() + y.bytes(), [&] {
     kernels_.layer_norm_backward({x.view(), data(mean), data(rstd), dy.view(), y.view()}, stream_);
   });
-  bytes("gelu_forward, e4m3 1x16", x.bytes() + y.bytes(),
-        [&] { kernels_.gelu_forward({x.view(), y.view(), data(amax)}, stream_); });
-  bytes("gelu_backward, e4m3 1x16", x.bytes() + dy.bytes() + y.bytes(),
-        [&] { kernels_.gelu_backward({x.view(), dy.view(), y.view(), data(amax)}, stream_); });
+  bytes("gelu_forward, e4m3 1x16", x.bytes() + y.bytes(), [&] {
+    kernels_.gelu_forward({x.view(), y.view(), data(amax)}, stream_);
+  });
+  bytes("gelu_backward, e4m3 1x16", x.bytes() + dy.bytes() + y.bytes(), [&] {
+    kernels_.gelu_backward({x.view(), dy.view(), y.view(), data(amax)}, stream_);
+  });
 }
 
 void Bench::others() {

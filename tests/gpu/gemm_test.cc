@@ -132,8 +132,13 @@ TEST_F(GemmTest, RoundedProductsGiveTheTwinsBits) {
                        std::to_string(size.m) + " " + std::to_string(size.n) + " " + std::to_string(size.k) +
                        (accumulate ? ", accumulating" : ""));
           PairedMatrix out(format, size.m, size.n, integers(size.m * size.n, 50, 5));
-          kernels::GemmArgs args{exact.a().host(), exact.b().host(), operands.a_layout, operands.b_layout,
-                                 out.host(),       accumulate,       true};
+          kernels::GemmArgs args{exact.a().host(),
+                                 exact.b().host(),
+                                 operands.a_layout,
+                                 operands.b_layout,
+                                 out.host(),
+                                 accumulate,
+                                 true};
           cpu().gemm(args, {});
           args.a = exact.a().device();
           args.b = exact.b().device();

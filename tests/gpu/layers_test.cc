@@ -164,8 +164,8 @@ TEST_F(SwigluTest, ProductOfTheStoredActivation) {
       PairedMatrix product(kBf16, shape.rows, shape.cols), kept(format, shape.rows, shape.cols);
       Paired<float> amax(1);
       cpu().swiglu_forward({gate.host(), up.host(), product.host(), kept.host(), amax.host(), true}, {});
-      cuda().swiglu_forward({gate.device(), up.device(), product.device(), kept.device(), amax.device(), true},
-                            {});
+      cuda().swiglu_forward(
+          {gate.device(), up.device(), product.device(), kept.device(), amax.device(), true}, {});
       EXPECT_TRUE(same_bits(product));
       EXPECT_TRUE(same_bits(kept));
       EXPECT_TRUE(same_bits(amax));

@@ -33,7 +33,8 @@ TEST_F(MeasureTest, NonFiniteElementsShowInTheSum) {
 }
 
 TEST_F(MeasureTest, QuantizationError) {
-  for (const TensorFormat& format : {kBf16, kE4M3Tensor, kE5M2Tensor, kE4M3Group16, kE4M3Group128, kE4M3Row, kE5M2Block128}) {
+  for (const TensorFormat& format :
+       {kBf16, kE4M3Tensor, kE5M2Tensor, kE4M3Group16, kE4M3Group128, kE4M3Row, kE5M2Block128}) {
     for (const Shape& shape : small_shapes()) {
       SCOPED_TRACE(describe(format) + ", " + describe(shape));
       PairedMatrix reference(kFp32, shape.rows, shape.cols,

@@ -106,8 +106,9 @@ TEST_F(QuantizeTest, MisalignedMatrices) {
 }
 
 TEST_F(QuantizeTest, StochasticRounding) {
-  const std::vector<TensorFormat> formats = {kE4M3Tensor,   kE5M2Tensor, kE4M3Group16,     kE4M3Row,
-                                             kE4M3Block128, kE4M3Group64, kE4M3Group32E8M0, kReferenceGroup16};
+  const std::vector<TensorFormat> formats = {kE4M3Tensor,      kE5M2Tensor,      kE4M3Group16,
+                                             kE4M3Row,         kE4M3Block128,    kE4M3Group64,
+                                             kE4M3Group32E8M0, kReferenceGroup16};
   for (const TensorFormat& format : formats) {
     for (const Shape& shape : small_shapes()) {
       for (const Fill fill : kFills) {

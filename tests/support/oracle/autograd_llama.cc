@@ -27,8 +27,7 @@ struct Rounder {
   // An operand as one of the products that read it: its gradient is rounded before it joins the others',
   // where the recipe adds them in BF16.
   at::Tensor input(const at::Tensor& x) const {
-    return recipe == nullptr ? x
-                             : round_through(x, plain(Format::kFp32), plain(recipe->input_gradient_sum));
+    return recipe == nullptr ? x : round_through(x, plain(Format::kFp32), plain(recipe->input_gradient_sum));
   }
   // A weight as its product reads it; the product of its gradient as the recipe rounds it.
   at::Tensor weight(const at::Tensor& w) const {
@@ -135,7 +134,7 @@ at::Tensor attention_branch(const Arithmetic& arithmetic, const spec::ModelSpec&
   const Rounder round{arithmetic.emulated};
   const at::Tensor x = round.operand(round.bf16(
       rms_norm(round.norm_input(h), round.norm_weight(get(weights, prefix + "input_layernorm.weight")),
-      model.norm_eps)));
+               model.norm_eps)));
   const auto project = [&](const at::Tensor& input, const char* name) {
     return round.product(
         at::linear(round.input(input), round.weight(get(weights, prefix + "self_attn." + name + ".weight"))));
@@ -150,9 +149,9 @@ at::Tensor attention_branch(const Arithmetic& arithmetic, const spec::ModelSpec&
 at::Tensor mlp_branch(const Arithmetic& arithmetic, const spec::ModelSpec& model, const Weights& weights,
                       const std::string& prefix, const at::Tensor& h) {
   const Rounder round{arithmetic.emulated};
-  const at::Tensor x = round.operand(round.bf16(rms_norm(
-      round.norm_input(h), round.norm_weight(get(weights, prefix + "post_attention_layernorm.weight")),
-      model.norm_eps)));
+  const at::Tensor x = round.operand(round.bf16(
+      rms_norm(round.norm_input(h),
+               round.norm_weight(get(weights, prefix + "post_attention_layernorm.weight")), model.norm_eps)));
   const auto product = [&](const at::Tensor& input, const char* name) {
     return at::linear(round.input(input), round.weight(get(weights, prefix + "mlp." + name + ".weight")));
   };
@@ -197,7 +196,8 @@ at::Tensor logits(const Arithmetic& arithmetic, const spec::ModelSpec& model, co
   for (std::int64_t i = 0; i < model.layers; ++i) {
     h = block(arithmetic, model, weights, "model.layers." + std::to_string(i) + ".", h, shape, rotary);
   }
-  const at::Tensor y = round.bf16(rms_norm(h, round.norm_weight(get(weights, "model.norm.weight")), model.norm_eps));
+  const at::Tensor y =
+      round.bf16(rms_norm(h, round.norm_weight(get(weights, "model.norm.weight")), model.norm_eps));
   const at::Tensor& head = model.tie_embeddings ? embedding : get(weights, "lm_head.weight");
   const at::Tensor rounded =
       arithmetic.emulated == nullptr ? head : round_through(head, kBf16, {Format::kFp32});

@@ -67,14 +67,20 @@ at::Tensor by_group(const at::Tensor& x, const TensorFormat& format) {
 }
 
 std::vector<std::int64_t> encoded(const TensorFormat& f) {
-  return {static_cast<std::int64_t>(f.format), static_cast<std::int64_t>(f.scaling), f.group,
-          static_cast<std::int64_t>(f.scale_format), std::bit_cast<std::int32_t>(f.rule.added),
+  return {static_cast<std::int64_t>(f.format),
+          static_cast<std::int64_t>(f.scaling),
+          f.group,
+          static_cast<std::int64_t>(f.scale_format),
+          std::bit_cast<std::int32_t>(f.rule.added),
           f.rule.codes_use_stored_scale ? 1 : 0};
 }
 
 TensorFormat decoded(const std::vector<std::int64_t>& v) {
-  return {static_cast<Format>(v[0]), static_cast<Scaling>(v[1]), static_cast<int>(v[2]),
-          static_cast<ScaleFormat>(v[3]), {std::bit_cast<float>(static_cast<std::int32_t>(v[4])), v[5] != 0}};
+  return {static_cast<Format>(v[0]),
+          static_cast<Scaling>(v[1]),
+          static_cast<int>(v[2]),
+          static_cast<ScaleFormat>(v[3]),
+          {std::bit_cast<float>(static_cast<std::int32_t>(v[4])), v[5] != 0}};
 }
 
 struct RoundThrough : torch::autograd::Function<RoundThrough> {

@@ -125,8 +125,8 @@ TEST(SpecRules, Names) {
 
 TEST(SpecRules, AnUnknownRecipeGetsTheList) {
   const Violation violation = only_violation([](JobSpec& spec) { spec.recipe = "coatt"; });
-  EXPECT_EQ(violation,
-            (Violation{"recipe", "\"coatt\" is not known (did you mean coat?)", "use coat, coat-paper or bf16"}));
+  EXPECT_EQ(violation, (Violation{"recipe", "\"coatt\" is not known (did you mean coat?)",
+                                  "use coat, coat-paper or bf16"}));
   EXPECT_EQ(only_violation([](JobSpec& spec) { spec.recipe = ""; }).field, "recipe");
   EXPECT_EQ(only_violation([](JobSpec& spec) { spec.optimizer.schedule = "cosin"; }).message,
             "\"cosin\" is not known (did you mean cosine?)");

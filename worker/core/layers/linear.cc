@@ -28,14 +28,13 @@ void linear_backward_input(const LayerContext& context, const Operand& dy, const
   const Operand w =
       weight_operand(context, weight.value, context.recipe.linear_operand, OperandUse::kBackward);
   const GemmSide b = summed_over_rows(w);
-  context.kernels.gemm(
-      {.a = dy.rows.view(),
-       .b = b.matrix,
-       .b_layout = b.layout,
-       .out = dx,
-       .accumulate = accumulate,
-       .round_product = dx.format.format == Format::kBf16},
-      context.stream);
+  context.kernels.gemm({.a = dy.rows.view(),
+                        .b = b.matrix,
+                        .b_layout = b.layout,
+                        .out = dx,
+                        .accumulate = accumulate,
+                        .round_product = dx.format.format == Format::kBf16},
+                       context.stream);
 }
 
 void linear_backward_weight(const LayerContext& context, const Operand& dy, const Operand& x,

@@ -14,8 +14,8 @@ struct RmsNormSaved {
   std::int64_t bytes() const;
 };
 
-// x * rstd * weight, the weight as recipe.weight_values says. Fills `saved`, which shares x's memory. `consumer`: the format that the output will be
-// quantized to.
+// x * rstd * weight, the weight as recipe.weight_values says. Fills `saved`, which shares x's memory.
+// `consumer`: the format that the output will be quantized to.
 BoundedTensor rms_norm_forward(const LayerContext& context, const Parameter& weight, float eps,
                                const StoredTensor& x, const TensorFormat& consumer, RmsNormSaved& saved);
 

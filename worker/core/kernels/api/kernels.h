@@ -74,9 +74,9 @@ struct RmsNormBackwardArgs {
 struct LayerNormForwardArgs {
   ConstMatrix x;  // [tokens, hidden], any format
   float eps;
-  Matrix y;     // BF16: (x - mean) * rstd
-  float* mean;  // [tokens]
-  float* rstd;  // [tokens]: 1 / sqrt(mean of (x - mean)^2 + eps)
+  Matrix y;                   // BF16: (x - mean) * rstd
+  float* mean;                // [tokens]
+  float* rstd;                // [tokens]: 1 / sqrt(mean of (x - mean)^2 + eps)
   float* amax_out = nullptr;  // of y
 };
 
@@ -106,7 +106,7 @@ struct SwigluForwardArgs {
   ConstMatrix gate;  // [tokens, intermediate], any format
   ConstMatrix up;
   Matrix product;             // BF16: silu(gate) * up, FP32 inside
-  Matrix activation;  // optional (data == nullptr: none): silu(gate), any format but kRow and kBlock
+  Matrix activation;          // optional (data == nullptr: none): silu(gate), any format but kRow and kBlock
   float* amax_out = nullptr;  // of product
   bool product_reads_activation = false;  // product = activation * up, from what `activation` stores
 };

@@ -18,12 +18,20 @@ class CpuKernels final : public Kernels {
   void rms_norm_backward(const RmsNormBackwardArgs& args, Stream) const override {
     cpu::rms_norm_backward(args);
   }
-  void rms_norm_recompute(const RmsNormRecomputeArgs& args, Stream) const override { cpu::rms_norm_recompute(args); }
-  void layer_norm_forward(const LayerNormForwardArgs& args, Stream) const override { cpu::layer_norm_forward(args); }
-  void layer_norm_backward(const LayerNormBackwardArgs& args, Stream) const override { cpu::layer_norm_backward(args); }
+  void rms_norm_recompute(const RmsNormRecomputeArgs& args, Stream) const override {
+    cpu::rms_norm_recompute(args);
+  }
+  void layer_norm_forward(const LayerNormForwardArgs& args, Stream) const override {
+    cpu::layer_norm_forward(args);
+  }
+  void layer_norm_backward(const LayerNormBackwardArgs& args, Stream) const override {
+    cpu::layer_norm_backward(args);
+  }
   void gelu_forward(const GeluForwardArgs& args, Stream) const override { cpu::gelu_forward(args); }
   void gelu_backward(const GeluBackwardArgs& args, Stream) const override { cpu::gelu_backward(args); }
-  void swiglu_recompute(const SwigluRecomputeArgs& args, Stream) const override { cpu::swiglu_recompute(args); }
+  void swiglu_recompute(const SwigluRecomputeArgs& args, Stream) const override {
+    cpu::swiglu_recompute(args);
+  }
   void swiglu_forward(const SwigluForwardArgs& args, Stream) const override { cpu::swiglu_forward(args); }
   void swiglu_backward(const SwigluBackwardArgs& args, Stream) const override { cpu::swiglu_backward(args); }
   void rope(const RopeArgs& args, Stream) const override { cpu::rope(args); }

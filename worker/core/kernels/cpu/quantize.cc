@@ -52,8 +52,7 @@ void find_scales(const ConstMatrix& in, const Matrix& out) {
         }
       }
       for (std::int64_t i = 0; i < across; ++i) {
-        make_scale(out, strip * across + i,
-                   std::bit_cast<float>(largest[static_cast<std::size_t>(i)]));
+        make_scale(out, strip * across + i, std::bit_cast<float>(largest[static_cast<std::size_t>(i)]));
       }
     }
   });

@@ -19,7 +19,8 @@ void check(const RecomputedOutput& output, const ConstMatrix& shape) {
     if (side.data == nullptr) return;
     require_storable(side, what);
     require_shape(side, rows, cols, what);
-    if (side.format.scaling != Scaling::kTensor) throw std::logic_error("recompute: one scale for the tensor");
+    if (side.format.scaling != Scaling::kTensor)
+      throw std::logic_error("recompute: one scale for the tensor");
   };
   check_side(output.rows, shape.rows, shape.cols, "recompute: rows");
   check_side(output.transposed, shape.cols, shape.rows, "recompute: transposed");

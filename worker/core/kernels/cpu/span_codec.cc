@@ -126,9 +126,8 @@ void encode_fp8_span_stochastic(const float* in, const Matrix& matrix, std::int6
   }
   for_each_run(matrix, col, n, [&](std::int64_t first, std::int64_t count) {
     const std::int64_t index = matrix.format.scale_index(row, col + first, matrix.cols);
-    const float reciprocal = scaling == Scaling::kGroup
-                                 ? make_group_scale(in + first, count, matrix, index)
-                                 : 1.0f / load_scale(matrix, index);
+    const float reciprocal = scaling == Scaling::kGroup ? make_group_scale(in + first, count, matrix, index)
+                                                        : 1.0f / load_scale(matrix, index);
     encode_scaled_stochastic<Layout>(in + first, count, reciprocal, random, place + first, out + first);
   });
 }

@@ -31,9 +31,7 @@ class CudaKernels final : public Kernels {
   void layer_norm_backward(const LayerNormBackwardArgs& args, Stream s) const override {
     cuda::layer_norm_backward(args, of(s));
   }
-  void gelu_forward(const GeluForwardArgs& args, Stream s) const override {
-    cuda::gelu_forward(args, of(s));
-  }
+  void gelu_forward(const GeluForwardArgs& args, Stream s) const override { cuda::gelu_forward(args, of(s)); }
   void gelu_backward(const GeluBackwardArgs& args, Stream s) const override {
     cuda::gelu_backward(args, of(s));
   }

@@ -26,12 +26,14 @@ __global__ void __launch_bounds__(kRowThreads)
   const auto width = static_cast<float>(x.cols);
   for (std::int64_t row = blockIdx.x; row < x.rows; row += gridDim.x) {
     const float mean = lane_sum(x.cols, [&](std::int64_t col) { return load(x, row, col); }) / width;
-    const float variance = lane_sum(x.cols, [&](std::int64_t col) {
-                             Values v = load(x, row, col);
+    const float variance = lane_sum(x.cols,
+                                    [&](std::int64_t col) {
+                                      Values v = load(x, row, col);
 #pragma unroll
-                             for (int i = 0; i < kChunk; ++i) v.x[i] = (v.x[i] - mean) * (v.x[i] - mean);
-                             return v;
-                           }) /
+                                      for (int i = 0; i < kChunk; ++i)
+                                        v.x[i] = (v.x[i] - mean) * (v.x[i] - mean);
+                                      return v;
+                                    }) /
                            width;
     const float rstd = 1.0f / sqrtf(variance + eps);
     if (threadIdx.x == 0) {
@@ -56,13 +58,14 @@ __global__ void __launch_bounds__(kRowThreads)
     const float rstd = rstds[row], x_mean = means[row];
     const auto row_of_x = [&](std::int64_t col) { return normalized(load(x, row, col), x_mean, rstd); };
     const float mean = lane_sum(x.cols, [&](std::int64_t col) { return load(dy, row, col); }) / width;
-    const float slope = lane_sum(x.cols, [&](std::int64_t col) {
-                          Values v = row_of_x(col);
-                          const Values g = load(dy, row, col);
+    const float slope = lane_sum(x.cols,
+                                 [&](std::int64_t col) {
+                                   Values v = row_of_x(col);
+                                   const Values g = load(dy, row, col);
 #pragma unroll
-                          for (int i = 0; i < kChunk; ++i) v.x[i] = g.x[i] * v.x[i];
-                          return v;
-                        }) /
+                                   for (int i = 0; i < kChunk; ++i) v.x[i] = g.x[i] * v.x[i];
+                                   return v;
+                                 }) /
                         width;
     for_chunks_of_row(x.cols, [&](std::int64_t col) {
       Values v = row_of_x(col);
@@ -106,7 +109,7 @@ void layer_norm_backward(const LayerNormBackwardArgs& args, cudaStream_t stream)
   if (x.rows == 0 || x.cols == 0) return;
   with_types(x, is_bf16(dy) && is_bf16(dx), [&](const auto& typed_x, const auto& as) {
     backward_kernel<<<blocks_for(x.rows, 1), row_threads(x.cols), 0, stream>>>(typed_x, args.mean, args.rstd,
-                                                                              as(dy), as(dx));
+                                                                               as(dy), as(dx));
   });
   check_launch(kName);
 }

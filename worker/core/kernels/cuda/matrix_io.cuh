@@ -494,8 +494,8 @@ __device__ inline void store_by_asking(const DeviceMatrix& m, std::int64_t row, 
 }
 
 // Stores values that are 0 beyond the row's end. kTensor, kRow, kBlock: with the scale that is stored
-// already. kGroup: finds the scale of their group among neighbouring lanes (see Cover). Every lane of the warp takes part;
-// lanes with row >= rows store nothing.
+// already. kGroup: finds the scale of their group among neighbouring lanes (see Cover). Every lane of the
+// warp takes part; lanes with row >= rows store nothing.
 template <typename M>
 __device__ inline void store(const M& m, std::int64_t row, std::int64_t col, const Values& v,
                              int lanes_per_group) {

@@ -137,12 +137,11 @@ void run_backward(const BackwardMatrices<DeviceMatrix, DeviceMatrix, DeviceMatri
         GroupedE4M3(as_one_row(m.gate)), GroupedE4M3(as_one_row(m.up)), dproduct, {}, dgate, dup};
     launch(rows, row);
   } else if (plain && is_grouped(m.gate) && is_grouped(m.up) && is_grouped(m.activation)) {
-    launch(
-        BackwardMatrices<GroupedE4M3, Bf16Matrix, GroupedE4M3>{GroupedE4M3(as_one_row(m.gate)),
-                                                               GroupedE4M3(as_one_row(m.up)), dproduct,
-                                                               GroupedE4M3(as_one_row(m.activation)), dgate,
-                                                               dup},
-        row);
+    launch(BackwardMatrices<GroupedE4M3, Bf16Matrix, GroupedE4M3>{GroupedE4M3(as_one_row(m.gate)),
+                                                                  GroupedE4M3(as_one_row(m.up)), dproduct,
+                                                                  GroupedE4M3(as_one_row(m.activation)),
+                                                                  dgate, dup},
+           row);
   } else if (plain && is_bf16(m.gate) && is_bf16(m.up) && (!reads || is_bf16(m.activation))) {
     const BackwardMatrices<Bf16Matrix, Bf16Matrix, Bf16Matrix> rows{Bf16Matrix(as_one_row(m.gate)),
                                                                     Bf16Matrix(as_one_row(m.up)),
@@ -165,7 +164,7 @@ void swiglu_forward(const SwigluForwardArgs& args, cudaStream_t stream) {
   const bool one_scale = args.activation.format.scaling == Scaling::kTensor;
   const DeviceMatrix activation = args.activation.data == nullptr ? DeviceMatrix{}
                                   : one_scale                     ? output(args.activation, kName)
-                                              : one_pass_output(args.activation, kName);
+                                                                  : one_pass_output(args.activation, kName);
   require_same_shape(gate, up, kName);
   require_same_shape(gate, out, kName);
   if (activation.data != nullptr) require_same_shape(gate, activation, kName);

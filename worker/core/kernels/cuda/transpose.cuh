@@ -162,11 +162,9 @@ void transpose_blocks(const Source& source, const DeviceMatrix& out, const Devic
   const dim3 grid(static_cast<unsigned>((transposed.rows + kBlockSide - 1) / kBlockSide),
                   static_cast<unsigned>((transposed.cols + kBlockSide - 1) / kBlockSide));
   if (transposed.format == Format::kE4M3) {
-    transpose_blocks_kernel<Format::kE4M3>
-        <<<grid, kTransposeThreads, 0, stream>>>(source, out, transposed);
+    transpose_blocks_kernel<Format::kE4M3><<<grid, kTransposeThreads, 0, stream>>>(source, out, transposed);
   } else {
-    transpose_blocks_kernel<Format::kE5M2>
-        <<<grid, kTransposeThreads, 0, stream>>>(source, out, transposed);
+    transpose_blocks_kernel<Format::kE5M2><<<grid, kTransposeThreads, 0, stream>>>(source, out, transposed);
   }
   check_launch(operation);
 }

@@ -68,8 +68,8 @@ TEST_P(LayerNormTest, ForwardMatchesFp64) {
                   error + std::pow(error * size * rstd, 2));
       for (std::size_t i = first; i < first + cols; ++i) {
         const double exact = (x[i] - mean) * rstd;
-        ASSERT_LE(std::fabs(y[i] - exact), half_step(Format::kBf16, exact, 1) * 1.01 +
-                                               (std::fabs(exact) + 2 * size * rstd) * error);
+        ASSERT_LE(std::fabs(y[i] - exact),
+                  half_step(Format::kBf16, exact, 1) * 1.01 + (std::fabs(exact) + 2 * size * rstd) * error);
         largest = std::max(largest, std::fabs(y[i]));
       }
     }
@@ -125,13 +125,9 @@ TEST(LayerNormEdgeTest, ConstantRowsGiveZerosAndNanStaysInItsRow) {
   std::vector<float> mean(3), rstd(3);
   float amax = 0;
   const auto run = [&](const Matrix& out) {
-    cpu_kernels().layer_norm_forward({.x = x.view(),
-                                      .eps = kEps,
-                                      .y = out,
-                                      .mean = mean.data(),
-                                      .rstd = rstd.data(),
-                                      .amax_out = &amax},
-                                     {});
+    cpu_kernels().layer_norm_forward(
+        {.x = x.view(), .eps = kEps, .y = out, .mean = mean.data(), .rstd = rstd.data(), .amax_out = &amax},
+        {});
   };
   run(y.view());
   const std::vector<double> out = decoded(y.view());

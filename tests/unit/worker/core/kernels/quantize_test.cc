@@ -19,7 +19,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 struct Shape {
   std::int64_t rows, cols;
 };
-constexpr Shape kShapes[] = {{1, 1},   {17, 1},   {129, 16},   {1000, 17}, {1, 5120}, {130, 300}, {17, 5120},
+constexpr Shape kShapes[] = {{1, 1},   {17, 1},   {129, 16},   {1000, 17}, {1, 5120}, {130, 300},  {17, 5120},
                              {3, 129}, {1000, 1}, {129, 1000}, {2, 4097},  {5, 20},   {1, 100'003}};
 
 float amax_of(const std::vector<float>& values) {
@@ -102,7 +102,7 @@ TEST_P(QuantizeTest, ConstantsOfOneRoundTrip) {
   const TensorFormat format = GetParam();
   const OwnedMatrix stored = make_matrix(std::vector<float>(5 * 33, -1.0f), format, 5, 33);
   // What rounding the scale to BF16 costs: half a step to nearest, a whole one up.
-  const double tolerance = format.scaling == Scaling::kNone                ? 0
+  const double tolerance = format.scaling == Scaling::kNone              ? 0
                            : format.scale_format == ScaleFormat::kBf16Up ? 0x1p-7
                                                                          : 0x1p-8;
   for (const double value : decoded(stored.view())) ASSERT_NEAR(value, -1.0, tolerance);

@@ -95,8 +95,8 @@ TEST(RecomputeEdgeTest, EachLayoutAloneAndWrongOutputs) {
   const OwnedMatrix gate = make_matrix(normal_values(17 * 48, 1), kE4M3Group16, 17, 48);
   const float amax = 3.0f;
   const auto run = [&](const RecomputedOutput& output) {
-    cpu_kernels().swiglu_recompute(
-        {.gate = gate.view(), .up = gate.view(), .amax = &amax, .output = output}, {});
+    cpu_kernels().swiglu_recompute({.gate = gate.view(), .up = gate.view(), .amax = &amax, .output = output},
+                                   {});
   };
   Codes both(kE4M3Tensor, {17, 48}), alone(kE4M3Tensor, {17, 48});
   run(both.output());

@@ -78,8 +78,7 @@ TEST(ReferenceRuleTest, FollowsItsDefinition) {
     for (std::size_t i = first; i < first + 16; ++i)
       ASSERT_EQ(grouped.data()[i], encode_e4m3(values[i] * (1.0f / scale)));
   }
-  const TensorFormat tensor =
-      with_rule(with_scale(kE5M2Tensor, ScaleFormat::kBf16), kReferenceTensorRule);
+  const TensorFormat tensor = with_rule(with_scale(kE5M2Tensor, ScaleFormat::kBf16), kReferenceTensorRule);
   const OwnedMatrix whole = make_matrix(values, tensor, 40, 48);
   float amax = 0;
   for (const float value : values) amax = std::max(amax, std::fabs(value));
@@ -183,11 +182,8 @@ class StochasticTest : public testing::TestWithParam<TensorFormat> {
     PhiloxStream random;
     random.seed = 5;
     random.step = step;
-    cpu_kernels().quantize({.in = in.view(),
-                            .out = out.view(),
-                            .rounding = Rounding::kStochastic,
-                            .random = random},
-                           {});
+    cpu_kernels().quantize(
+        {.in = in.view(), .out = out.view(), .rounding = Rounding::kStochastic, .random = random}, {});
     return out;
   }
 };
@@ -214,8 +210,8 @@ TEST_P(StochasticTest, TheMeanOfManyStepsIsTheValue) {
   }
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const double x = values[i];
-    const double scale = scale_of(last.view(), static_cast<std::int64_t>(i) / 40,
-                                  static_cast<std::int64_t>(i) % 40);
+    const double scale =
+        scale_of(last.view(), static_cast<std::int64_t>(i) / 40, static_cast<std::int64_t>(i) % 40);
     const double largest = scale * double{max_value(format.format)};
     const double clamped = std::clamp(x, -largest, largest);
     const double step = 2 * half_step(format.format, x, scale) * (1 + 1e-6);

@@ -98,9 +98,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, DecoderBlock, ::testing::ValuesIn(cases()), [](
   const AttentionShape& shape = test.param.shape.attention;
   std::string name = test.param.recipe_name;
   std::replace(name.begin(), name.end(), '-', '_');
-  return name + "_b" + std::to_string(shape.sequences) + "_s" +
-         std::to_string(shape.length) + "_n" + std::to_string(shape.heads) + "_k" +
-         std::to_string(shape.kv_heads);
+  return name + "_b" + std::to_string(shape.sequences) + "_s" + std::to_string(shape.length) + "_n" +
+         std::to_string(shape.heads) + "_k" + std::to_string(shape.kv_heads);
 });
 
 // COAT.md 5.5 fact 28, with weights as a fresh model has them: adding the residual's gradient and its
@@ -168,7 +167,8 @@ TEST(DecoderBlockSavedTensors, OperandsAreMadeAgainBitForBit) {
     decoder_block_backward(context, block.weights, shape.attention, saved,
                            {random_bf16(h.sizes(), 1e-3, 2), {}});
     std::vector<at::Tensor> gradients;
-    for (const Parameter* parameter : block.parameters.all()) gradients.push_back(parameter->gradient.clone());
+    for (const Parameter* parameter : block.parameters.all())
+      gradients.push_back(parameter->gradient.clone());
     return gradients;
   };
   const std::vector<at::Tensor> kept = run(keeping), made = run(recipe("coat"));

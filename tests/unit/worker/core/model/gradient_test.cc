@@ -117,7 +117,9 @@ std::vector<Case> cases() {
   return all;
 }
 
-std::string name_of(const Case& c) { return test_name(c.recipe) + "_" + c.shape.name() + (c.masked ? "_masked" : ""); }
+std::string name_of(const Case& c) {
+  return test_name(c.recipe) + "_" + c.shape.name() + (c.masked ? "_masked" : "");
+}
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ModelGradient, ::testing::ValuesIn(cases()),
                          [](const auto& test) { return name_of(test.param); });

@@ -29,7 +29,8 @@ TEST(Ledger, CoatPaperSavesTheTableOfTheReference) {
   const double gate_up_silu = 3 * (kIntermediate + kIntermediate / 8), product = kIntermediate;
   const double table = norm_inputs + norm_outputs + attention + gate_up_silu + product + 2 * 4;
   const std::int64_t tokens = 16384;
-  const auto saved = static_cast<double>(saved_bytes_of_layer(llama2_7b_layer(), recipe("coat-paper"), tokens));
+  const auto saved =
+      static_cast<double>(saved_bytes_of_layer(llama2_7b_layer(), recipe("coat-paper"), tokens));
   EXPECT_NEAR(saved / static_cast<double>(tokens), table, 1e-4 * table);
 }
 
