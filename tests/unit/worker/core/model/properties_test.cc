@@ -121,12 +121,14 @@ TEST_P(ModelProperty, PowerOfTwoOfTheScaleScalesGradientsExactly) {
   EXPECT_EQ(base.loss, small.loss);
   for (std::size_t i = 0; i < base.gradients.size(); ++i) {
     const double error = oracle::relative_error(small.gradients[i] * 0x1p20, base.gradients[i]);
-    // What the reference adds to its scales shows where gradients are small (COAT.md 5.5 fact 33).
-    if (recipe(GetParam()).linear_gradient.rule.added > 0) {
-      EXPECT_GT(error, 1e-3) << "parameter " << i;
-      EXPECT_LT(error, 0.5) << "parameter " << i;
-    } else {
-      EXPECT_LT(error, 1e-6) << "parameter " << i;
+    const std::string& name = m->parameters().all()[i]->name;
+    // What the reference adds to its scales shows in small gradients that went through FP8 (COAT.md 5.5 fact
+    // 33): all but those of the final norm and the head.
+    if (recipe(GetParam()).linear_gradient.rule.added > 0 && name.starts_with("model.layers.")) {
+      EXPECT_GT(error, 1e-3) << name;
+      EXPECT_LT(error, 0.5) << name;
+    } else if (recipe(GetParam()).linear_gradient.rule.added == 0) {
+      EXPECT_LT(error, 1e-6) << name;
     }
   }
 }
