@@ -152,7 +152,7 @@ int run(int argc, char** argv) {
       "model     %lld parameters (hidden 2048, intermediate 5504, %lld layers), %lld x %lld tokens a step\n",
       static_cast<long long>(parameter_count(model_of(options))), static_cast<long long>(options.layers),
       static_cast<long long>(options.sequences), static_cast<long long>(options.length));
-  for (const char* name : {"bf16", "coat"}) run_recipe(options, name);
+  for (const char* name : {"bf16", "coat-paper", "coat"}) run_recipe(options, name);
   return 0;
 }
 

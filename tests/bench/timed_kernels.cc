@@ -22,7 +22,8 @@ void TimedKernels::quantize(const kernels::QuantizeArgs& args, kernels::Stream s
 
 void TimedKernels::gemm(const kernels::GemmArgs& args, kernels::Stream stream) const {
   const std::string name = "gemm " + name_of_format(args.a.format) + " x " + name_of_format(args.b.format) +
-                           " to " + name_of_format(args.out.format) + (args.accumulate ? " +=" : "");
+                           " to " + name_of_format(args.out.format) + (args.accumulate ? " +=" : "") +
+                           (args.round_product ? " rounded" : "");
   profile_.around(name, [&] { kernels_.gemm(args, stream); });
 }
 

@@ -28,6 +28,12 @@ class TimedKernels final : public kernels::Kernels {
   void rms_norm_backward(const kernels::RmsNormBackwardArgs& args, kernels::Stream s) const override {
     profile_.around("rms_norm_backward", [&] { kernels_.rms_norm_backward(args, s); });
   }
+  void rms_norm_recompute(const kernels::RmsNormRecomputeArgs& args, kernels::Stream s) const override {
+    profile_.around("rms_norm_recompute", [&] { kernels_.rms_norm_recompute(args, s); });
+  }
+  void swiglu_recompute(const kernels::SwigluRecomputeArgs& args, kernels::Stream s) const override {
+    profile_.around("swiglu_recompute", [&] { kernels_.swiglu_recompute(args, s); });
+  }
   void swiglu_forward(const kernels::SwigluForwardArgs& args, kernels::Stream s) const override {
     profile_.around("swiglu_forward", [&] { kernels_.swiglu_forward(args, s); });
   }
