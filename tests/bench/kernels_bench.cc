@@ -8,7 +8,6 @@
 #include <string>
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -19,7 +18,6 @@
 #include "worker/core/kernels/cuda/cuda_kernels.h"
 #include "worker/core/layers/attention_core.h"
 #include "worker/core/layers/context.h"
-#include "worker/core/quant/moment_table.h"
 
 namespace coat::bench {
 namespace {
@@ -43,9 +41,9 @@ class Bench {
   }
   cudaStream_t queue() const { return static_cast<cudaStream_t>(stream_.handle); }
 
-  void bytes(const char* name, std::int64_t moved, const std::function<void()>& call, int repeats = 15) {
+  void bytes(const char* name, std::int64_t moved, const std::function<void()>& call) {
     if (!wanted(name)) return;
-    const double ms = median_ms(call, repeats, queue()), gb = static_cast<double>(moved) / 1e9;
+    const double ms = median_ms(call, 15, queue()), gb = static_cast<double>(moved) / 1e9;
     std::printf("%-44s %10.4f %10.3f %10.0f %7.1f%%\n", name, ms, gb, 1e3 * gb / ms,
                 100 * (1e3 * gb / ms) / copy_);
     std::fflush(stdout);
@@ -68,7 +66,6 @@ class Bench {
   void others();
   void products();
   void attention();
-  void optimizer();
 
  private:
   StoredTensor random(const TensorFormat& format, std::int64_t rows, std::int64_t cols) const {
@@ -260,51 +257,6 @@ void Bench::attention() {
   });
 }
 
-// The parameters of Llama-2-7B as one tensor.
-void Bench::optimizer() {
-  constexpr std::int64_t kElements = 6738415616;
-  const auto step = [&](const char* name, const MomentFormat& format) {
-    if (!wanted(name)) return;
-    const std::int64_t groups = format.groups(kElements);
-    const at::TensorOptions device(kDevice);
-    const at::Tensor value = floats(kElements), gradient = floats(kElements);
-    const auto codes = [&] {
-      return at::zeros({kElements}, device.dtype(format.is_quantized() ? at::kByte : at::kFloat));
-    };
-    const at::Tensor m = codes(), v = codes(), m_amax = at::zeros({groups}, device.dtype(at::kFloat)),
-                     v_amax = at::zeros({groups}, device.dtype(at::kFloat)),
-                     m_row = at::full({groups}, kLastRow, device.dtype(at::kByte)),
-                     v_row = at::full({groups}, kLastRow, device.dtype(at::kByte));
-    kernels::AdamWArgs args{};
-    args.tensors.push_back({.value = data(value),
-                            .gradient = data(gradient),
-                            .elements = kElements,
-                            .m = {m.data_ptr(), data(m_amax), m_row.data_ptr<std::uint8_t>()},
-                            .v = {v.data_ptr(), data(v_amax), v_row.data_ptr<std::uint8_t>()},
-                            .id = 1});
-    args.moment1 = args.moment2 = format;
-    args.learning_rate = 1e-4f;
-    args.beta1 = 0.9f;
-    args.beta2 = 0.95f;
-    args.eps = 1e-8f;
-    args.weight_decay = 0.1f;
-    args.bias_correction1 = args.bias_correction2 = 0.5;
-    const std::int64_t moments = 2 * 2 * format.total_bytes(kElements);
-    bytes(
-        name, 12 * kElements + moments,
-        [&] {
-          ++args.step;
-          kernels_.adamw(args, stream_);
-        },
-        5);
-  };
-  step("adamw 6.7e9, e4m3 moments, stochastic",
-       moment_format(MomentCode::kE4M3, true, 128, Rounding::kStochastic));
-  step("adamw 6.7e9, e4m3 moments, nearest",
-       moment_format(MomentCode::kE4M3, true, 128, Rounding::kNearestEven));
-  step("adamw 6.7e9, fp32 moments", MomentFormat{});
-}
-
 int run(const std::string& filter) {
   cuda_device::use(kDevice);
   std::printf("date      %s\ndevice    %s\nversions  libtorch %s\n", date_line().c_str(),
@@ -318,7 +270,6 @@ int run(const std::string& filter) {
   bench.others();
   bench.products();
   bench.attention();
-  bench.optimizer();
   return 0;
 }
 

@@ -38,6 +38,7 @@ std::vector<MomentFormat> formats(MomentUse use, int group, Rounding rounding) {
     for (const bool expand : {false, true}) add(code, expand);
   }
   if (!first) add(MomentCode::kLog255, true);
+  add(first ? MomentCode::kOctave8 : MomentCode::kOctave8Unsigned, true);
   return result;
 }
 
@@ -156,7 +157,8 @@ void print_staleness() {
   };
   for (const Row& row : {Row{MomentCode::kE4M3, false, 128}, Row{MomentCode::kE4M3, true, 128},
                          Row{MomentCode::kDe8Unsigned, false, 128}, Row{MomentCode::kLog255, true, 128},
-                         Row{MomentCode::kSqrt8, false, 32}, Row{MomentCode::kSqrt8, true, 128}}) {
+                         Row{MomentCode::kSqrt8, false, 32}, Row{MomentCode::kSqrt8, true, 128},
+                         Row{MomentCode::kOctave8Unsigned, true, 128}}) {
     for (const Rounding rounding : {Rounding::kNearestEven, Rounding::kStochastic}) {
       const MomentFormat format = moment_format(row.code, row.expand, row.group, rounding);
       std::printf("\n%-12s %-9s", label_of(format).c_str(),

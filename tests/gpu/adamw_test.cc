@@ -1,11 +1,14 @@
-// The optimizer step gives the twin's bits: the same arithmetic without fused multiply-add, the same tables,
-// the same random numbers.
+// The optimizer step gives the twin's bits: the same arithmetic, the same tables, the same random numbers.
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 
 #include "tests/gpu/paired.h"
 #include "worker/core/base/error.h"
+#include "worker/core/quant/bf16.h"
+#include "worker/core/quant/moment_table.h"
 
 namespace coat::gpu_test {
 namespace {
@@ -16,58 +19,82 @@ using kernels::AdamWTensor;
 using kernels::ErrorSums;
 using AdamWTest = GpuTest;
 
+using Bytes = std::vector<std::uint8_t>;
+
 // A moment's data on both sides, of zeros.
 struct Moment {
   Moment(const MomentFormat& format, std::int64_t elements, std::size_t misalignment)
-      : codes(std::vector<std::uint8_t>(static_cast<std::size_t>(elements * (format.is_quantized() ? 1 : 4)),
-                                        0),
-              misalignment),
-        amax(std::vector<float>(groups(format, elements), 0.0f)),
-        row(std::vector<std::uint8_t>(groups(format, elements), 255)) {}
-  static std::size_t groups(const MomentFormat& format, std::int64_t elements) {
-    return static_cast<std::size_t>(format.groups(elements));
-  }
-  Paired<std::uint8_t> codes;
-  Paired<float> amax;
-  Paired<std::uint8_t> row;
+      : codes(zeros(elements * (format.is_quantized() ? 1 : 4)), misalignment),
+        amax(zeros(format.groups(elements) * bytes_of(format.amax_format))),
+        row(Bytes(static_cast<std::size_t>(format.stores_row() ? format.groups(elements) : 0), kLastRow)) {}
+  static Bytes zeros(std::int64_t bytes) { return Bytes(static_cast<std::size_t>(bytes), 0); }
+  kernels::MomentData host() { return {codes.host(), amax.host(), row.host()}; }
+  kernels::MomentData device() { return {codes.device(), amax.device(), row.device()}; }
+  Paired<std::uint8_t> codes, amax, row;
 };
 
-struct Tensor {
-  Tensor(const MomentFormat& moment1, const MomentFormat& moment2, std::int64_t elements,
-         std::uint32_t number, std::size_t misalignment)
-      : value(values(elements, Fill::kSpread, number), misalignment),
-        gradient(elements, misalignment),
-        m(moment1, elements, misalignment),
-        v(moment2, elements, misalignment),
-        id(number) {}
+// What a step is made of.
+struct Formats {
+  MomentFormat m, v;
+  WeightFormat weights = WeightFormat::kFp32;
+  Format gradient = Format::kFp32;
+};
 
+// Values as they are stored in FP32 or BF16.
+Bytes stored(const std::vector<float>& contents, Format format) {
+  Bytes bytes(contents.size() * static_cast<std::size_t>(bytes_of(format)));
+  for (std::size_t i = 0; i < contents.size(); ++i) {
+    const std::uint16_t code = encode_bf16(contents[i]);
+    const void* from = format == Format::kFp32 ? static_cast<const void*>(&contents[i]) : &code;
+    std::memcpy(bytes.data() + i * static_cast<std::size_t>(bytes_of(format)), from,
+                static_cast<std::size_t>(bytes_of(format)));
+  }
+  return bytes;
+}
+
+Format value_format(WeightFormat weights) {
+  return weights == WeightFormat::kFp32 ? Format::kFp32 : Format::kBf16;
+}
+
+struct Tensor {
+  // `misalignment` in elements.
+  Tensor(const Formats& formats, std::int64_t size, std::uint32_t number, std::size_t misalignment)
+      : gradient_format(formats.gradient),
+        elements(size),
+        value(stored(values(size, Fill::kSpread, number), value_format(formats.weights)),
+              misalignment * bytes(value_format(formats.weights))),
+        residual(Moment::zeros(formats.weights == WeightFormat::kBf16Residual ? size : 0), misalignment),
+        gradient(Moment::zeros(size * bytes_of(formats.gradient)), misalignment * bytes(formats.gradient)),
+        m(formats.m, size, misalignment * (formats.m.is_quantized() ? 1 : 4)),
+        v(formats.v, size, misalignment * (formats.v.is_quantized() ? 1 : 4)),
+        id(number) {}
+  static std::size_t bytes(Format format) { return static_cast<std::size_t>(bytes_of(format)); }
+
+  // All finite: which NaN comes of one that is not differs between devices.
   void new_gradient(Fill fill, std::uint64_t seed) {
-    const std::vector<float> fresh = values(gradient.count(), fill, seed + 1000 * id);
+    std::vector<float> numbers = values(elements, fill, seed + 1000 * id);
+    for (float& number : numbers) number = std::isfinite(number) ? number : 1e30f;
+    const Bytes fresh = stored(numbers, gradient_format);
     std::copy(fresh.begin(), fresh.end(), gradient.host());
     gradient.upload();
   }
-  AdamWTensor host() {
-    return {.value = value.host(),
-            .gradient = gradient.host(),
-            .elements = value.count(),
-            .m = {m.codes.host(), m.amax.host(), m.row.host()},
-            .v = {v.codes.host(), v.amax.host(), v.row.host()},
+  AdamWTensor view(bool on_device) {
+    const auto at = [on_device](Paired<std::uint8_t>& data) {
+      return on_device ? data.device() : data.host();
+    };
+    return {.value = at(value),
+            .residual = reinterpret_cast<std::int8_t*>(residual.count() > 0 ? at(residual) : nullptr),
+            .gradient = at(gradient),
+            .elements = elements,
+            .m = on_device ? m.device() : m.host(),
+            .v = on_device ? v.device() : v.host(),
             .decay = id % 2 == 0,
             .id = id,
-            .first_index = 128 * id};
-  }
-  AdamWTensor device() {
-    return {.value = value.device(),
-            .gradient = gradient.device(),
-            .elements = value.count(),
-            .m = {m.codes.device(), m.amax.device(), m.row.device()},
-            .v = {v.codes.device(), v.amax.device(), v.row.device()},
-            .decay = id % 2 == 0,
-            .id = id,
-            .first_index = 128 * id};
+            .first_index = 1024 * id};
   }
   void expect_same() {
     EXPECT_TRUE(same_bits(value)) << "value of tensor " << id;
+    EXPECT_TRUE(same_bits(residual)) << "residual of tensor " << id;
     EXPECT_TRUE(same_bits(m.codes)) << "m of tensor " << id;
     EXPECT_TRUE(same_bits(m.amax)) << "m's amax of tensor " << id;
     EXPECT_TRUE(same_bits(m.row)) << "m's rows of tensor " << id;
@@ -76,17 +103,20 @@ struct Tensor {
     EXPECT_TRUE(same_bits(v.row)) << "v's rows of tensor " << id;
   }
 
-  Paired<float> value, gradient;
+  Format gradient_format;
+  std::int64_t elements;
+  Paired<std::uint8_t> value, residual, gradient;
   Moment m, v;
   std::uint32_t id;
 };
 
 class Model {
  public:
-  Model(const MomentFormat& moment1, const MomentFormat& moment2, const std::vector<std::int64_t>& sizes,
-        std::size_t misalignment = 0) {
-    args_.moment1 = moment1;
-    args_.moment2 = moment2;
+  Model(const Formats& formats, const std::vector<std::int64_t>& sizes, std::size_t misalignment = 0) {
+    args_.moment1 = formats.m;
+    args_.moment2 = formats.v;
+    args_.weights = formats.weights;
+    args_.gradient = formats.gradient;
     args_.learning_rate = 1e-3f;
     args_.beta1 = 0.9f;
     args_.beta2 = 0.95f;
@@ -95,7 +125,7 @@ class Model {
     args_.seed = 0x123456789ABCDEFu;
     for (const std::int64_t size : sizes) {
       tensors_.push_back(std::make_unique<Tensor>(
-          moment1, moment2, size, static_cast<std::uint32_t>(tensors_.size() + 1), misalignment));
+          formats, size, static_cast<std::uint32_t>(tensors_.size() + 1), misalignment));
     }
   }
 
@@ -110,8 +140,8 @@ class Model {
     host.gradient_scale = scale_.host();
     device.gradient_scale = scale_.device();
     for (const auto& tensor : tensors_) {
-      host.tensors.push_back(tensor->host());
-      device.tensors.push_back(tensor->device());
+      host.tensors.push_back(tensor->view(false));
+      device.tensors.push_back(tensor->view(true));
     }
     if (errors == nullptr) {
       cpu.adamw(host, {});
@@ -135,50 +165,124 @@ class Model {
   Paired<float> scale_{std::vector<float>{0.37f}};
 };
 
-MomentFormat moment(int group, Rounding rounding) {
-  return moment_format(MomentCode::kE4M3, /*expand=*/true, group, rounding);
+MomentFormat moment(MomentCode code, int group, Rounding rounding) {
+  return moment_format(code, /*expand=*/true, group, rounding);
+}
+MomentFormat stochastic(MomentCode code) { return moment(code, 128, Rounding::kStochastic); }
+
+const std::vector<std::int64_t> kSizes = {1, 127, 128, 129, 5120, 20003, 4096 * 16 + 4, 3};
+constexpr WeightFormat kWeights[] = {WeightFormat::kFp32, WeightFormat::kBf16Stochastic,
+                                     WeightFormat::kBf16Residual};
+constexpr Format kGradients[] = {Format::kFp32, Format::kBf16};
+
+// Those with a version of their own.
+const std::vector<Formats> kFast = {
+    {stochastic(MomentCode::kE4M3), stochastic(MomentCode::kE4M3)},
+    {stochastic(MomentCode::kOctave8), stochastic(MomentCode::kOctave8Unsigned)},
+    {stochastic(MomentCode::kE4M3), stochastic(MomentCode::kOctave8Unsigned)}};
+
+const std::vector<Formats> kOthers = {{moment(MomentCode::kE4M3, 128, Rounding::kNearestEven),
+                                       moment(MomentCode::kE4M3, 128, Rounding::kNearestEven)},
+                                      {MomentFormat{}, MomentFormat{}},
+                                      {MomentFormat{}, stochastic(MomentCode::kE4M3)},
+                                      {moment(MomentCode::kE4M3, 16, Rounding::kStochastic),
+                                       moment(MomentCode::kE4M3, 64, Rounding::kNearestEven)}};
+
+void expect_twins_bits(const kernels::Kernels& cpu, const kernels::Kernels& cuda, const Formats& formats,
+                       std::uint64_t steps = 3, Fill fill = Fill::kSpread) {
+  Model model(formats, kSizes);
+  for (std::uint64_t step = 1; step <= steps; ++step) model.step(cpu, cuda, step, fill);
+  model.expect_same();
 }
 
-const std::vector<std::int64_t> kSizes = {1, 127, 128, 129, 5120, 100003, 4096 * 64 + 4, 3};
-
-struct Pair {
-  MomentFormat m, v;
-};
-const std::vector<Pair> kPairs = {{moment(128, Rounding::kStochastic), moment(128, Rounding::kStochastic)},
-                                  {moment(128, Rounding::kNearestEven), moment(128, Rounding::kNearestEven)},
-                                  {MomentFormat{}, MomentFormat{}},
-                                  {MomentFormat{}, moment(128, Rounding::kStochastic)},
-                                  {moment(16, Rounding::kStochastic), moment(64, Rounding::kNearestEven)}};
-
 TEST_F(AdamWTest, StepsGiveTheTwinsBits) {
-  for (std::size_t i = 0; i < kPairs.size(); ++i) {
-    SCOPED_TRACE("formats " + std::to_string(i));
-    Model model(kPairs[i].m, kPairs[i].v, kSizes);
-    for (std::uint64_t step = 1; step <= 6; ++step) model.step(cpu(), cuda(), step, Fill::kSpread);
-    model.expect_same();
+  for (const std::vector<Formats>& list : {kFast, kOthers}) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      SCOPED_TRACE("formats " + std::to_string(i));
+      expect_twins_bits(cpu(), cuda(), list[i], 6);
+    }
+  }
+}
+
+TEST_F(AdamWTest, AllWeightsAndGradients) {
+  for (Formats formats : kFast) {
+    for (const WeightFormat weights : kWeights) {
+      for (const Format gradient : kGradients) {
+        SCOPED_TRACE("weights " + std::to_string(static_cast<int>(weights)) + ", gradients " +
+                     name_of(gradient));
+        formats.weights = weights;
+        formats.gradient = gradient;
+        expect_twins_bits(cpu(), cuda(), formats);
+        formats.m.rounding = Rounding::kNearestEven;
+        expect_twins_bits(cpu(), cuda(), formats);
+        formats.m.rounding = Rounding::kStochastic;
+      }
+    }
+  }
+}
+
+// Every code, group and rounding, plain and expanded, with amax in FP32 and BF16.
+TEST_F(AdamWTest, AllMomentFormats) {
+  const std::pair<MomentCode, MomentCode> codes[] = {
+      {MomentCode::kE4M3, MomentCode::kE4M3},       {MomentCode::kE5M2, MomentCode::kE5M2},
+      {MomentCode::kDe8, MomentCode::kDe8Unsigned}, {MomentCode::kE4M3, MomentCode::kLog255},
+      {MomentCode::kSoftsign8, MomentCode::kSqrt8}, {MomentCode::kOctave8, MomentCode::kOctave8Unsigned}};
+  constexpr int kGroups[] = {4, 16, 32, 64, 128, 256, 512, 1024};
+  int turn = 0;
+  for (const auto& [m, v] : codes) {
+    for (const bool expand : {false, true}) {
+      for (const Rounding rounding : {Rounding::kNearestEven, Rounding::kStochastic}) {
+        for (std::size_t group = 0; group < std::size(kGroups); ++group, ++turn) {
+          // The other moment's group is another.
+          Formats formats{moment_format(m, expand || always_expands(m), kGroups[group], rounding),
+                          moment_format(v, expand || always_expands(v), kGroups[(group + 3) % 8], rounding),
+                          kWeights[turn % 3], kGradients[turn / 3 % 2]};
+          if (turn % 2 == 0) formats.m.amax_format = Format::kBf16;
+          if (turn % 4 < 2) formats.v.amax_format = Format::kBf16;
+          SCOPED_TRACE(std::string(name_of(m)) + " and " + name_of(v) + ", turn " + std::to_string(turn));
+          expect_twins_bits(cpu(), cuda(), formats, 2);
+        }
+      }
+    }
+  }
+}
+
+// Values that leave the range of the fast versions, among those that do not.
+TEST_F(AdamWTest, SpecialGradients) {
+  for (Formats formats : kFast) {
+    for (const WeightFormat weights : kWeights) {
+      formats.weights = weights;
+      expect_twins_bits(cpu(), cuda(), formats, 2, Fill::kSpecial);
+    }
   }
 }
 
 TEST_F(AdamWTest, ZeroConstantAndTinyGradients) {
-  Model model(kPairs[0].m, kPairs[0].v, kSizes);
-  std::uint64_t step = 0;
-  for (const Fill fill :
-       {Fill::kZeros, Fill::kConstant, Fill::kTiny, Fill::kZeros, Fill::kSpread, Fill::kZeros}) {
-    model.step(cpu(), cuda(), ++step, fill);
-    model.expect_same();
+  for (const Formats& formats : kFast) {
+    Model model(formats, kSizes);
+    std::uint64_t step = 0;
+    for (const Fill fill :
+         {Fill::kZeros, Fill::kConstant, Fill::kTiny, Fill::kZeros, Fill::kSpread, Fill::kZeros}) {
+      model.step(cpu(), cuda(), ++step, fill);
+      model.expect_same();
+    }
   }
 }
 
 TEST_F(AdamWTest, MisalignedTensors) {
-  Model model(kPairs[0].m, kPairs[0].v, {5120, 129, 7}, 4);
-  for (std::uint64_t step = 1; step <= 3; ++step) model.step(cpu(), cuda(), step, Fill::kSpread);
-  model.expect_same();
+  for (const Formats& formats : kFast) {
+    for (const std::size_t misalignment : {std::size_t{1}, std::size_t{2}}) {
+      Model model(formats, {5120, 129, 7}, misalignment);
+      for (std::uint64_t step = 1; step <= 3; ++step) model.step(cpu(), cuda(), step, Fill::kSpread);
+      model.expect_same();
+    }
+  }
 }
 
 TEST_F(AdamWTest, ManyTensorsInOneLaunch) {
   std::vector<std::int64_t> sizes;
   for (std::int64_t i = 0; i < 300; ++i) sizes.push_back(1 + i * 37 % 2000);
-  Model model(kPairs[0].m, kPairs[0].v, sizes);
+  Model model(kFast[1], sizes);
   for (std::uint64_t step = 1; step <= 2; ++step) model.step(cpu(), cuda(), step, Fill::kSpread);
   model.expect_same();
 }
@@ -196,8 +300,10 @@ void expect_same_sums(const ErrorSums& cpu, const ErrorSums& cuda) {
 }
 
 TEST_F(AdamWTest, MeasuredStep) {
-  for (const Pair& pair : kPairs) {
-    Model model(pair.m, pair.v, kSizes);
+  std::vector<Formats> list = kOthers;
+  list.insert(list.end(), kFast.begin(), kFast.end());
+  for (const Formats& formats : list) {
+    Model model(formats, kSizes);
     AdamWErrors errors[2];
     for (std::uint64_t step = 1; step <= 2; ++step) model.step(cpu(), cuda(), step, Fill::kSpread, errors);
     model.expect_same();
@@ -208,8 +314,8 @@ TEST_F(AdamWTest, MeasuredStep) {
 }
 
 TEST_F(AdamWTest, AStepWhoseScaleIsNanIsSkipped) {
-  for (const Pair& pair : {kPairs[0], kPairs[2]}) {
-    Model model(pair.m, pair.v, kSizes);
+  for (const Formats& formats : {kFast[0], kFast[1], kOthers[1]}) {
+    Model model(formats, kSizes);
     model.step(cpu(), cuda(), 1, Fill::kSpread);
     model.scale_by(std::numeric_limits<float>::quiet_NaN());
     AdamWErrors errors[2];
@@ -241,11 +347,11 @@ TEST_F(AdamWTest, ClipFactorHasTheTwinsBits) {
 TEST_F(AdamWTest, WrongFormatsAreRefused) {
   AdamWArgs args{};
   args.moment1 = moment_format(MomentCode::kSqrt8, true, 128, Rounding::kNearestEven);
-  args.moment2 = kPairs[0].v;
+  args.moment2 = kFast[0].v;
   EXPECT_THROW(cuda().adamw(args, {}), std::logic_error) << "no negative values";
-  args.moment1 = moment(96, Rounding::kNearestEven);
+  args.moment1 = moment(MomentCode::kE4M3, 96, Rounding::kNearestEven);
   EXPECT_THROW(cuda().adamw(args, {}), UnsupportedError);
-  args.moment1 = kPairs[0].m;
+  args.moment1 = kFast[0].m;
   EXPECT_NO_THROW(cuda().adamw(args, {})) << "no tensors: nothing to do";
 }
 

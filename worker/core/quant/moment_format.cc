@@ -25,6 +25,10 @@ const char* name_of(MomentCode code) {
       return "softsign8";
     case MomentCode::kSqrt8:
       return "sqrt8";
+    case MomentCode::kOctave8:
+      return "octave8";
+    case MomentCode::kOctave8Unsigned:
+      return "octave8-unsigned";
   }
   return "unknown";
 }
@@ -33,6 +37,8 @@ double default_range_bound(MomentCode code) {
   switch (code) {
     case MomentCode::kFp32:
     case MomentCode::kLog255:
+    case MomentCode::kOctave8:
+    case MomentCode::kOctave8Unsigned:
     case MomentCode::kE4M3:
       return kE4M3RangeBound;
     case MomentCode::kE5M2:
@@ -58,7 +64,7 @@ void require_usable(const MomentFormat& format, MomentUse use) {
   if (use == MomentUse::kFirst && !is_signed(format.code)) {
     throw std::logic_error(name + ": the code has no negative values");
   }
-  if (format.code == MomentCode::kLog255 && !format.expand) {
+  if (always_expands(format.code) && !format.expand) {
     throw std::logic_error(name + ": the code is made for a range that each group stores");
   }
   if (format.amax_format != Format::kFp32 && format.amax_format != Format::kBf16) {

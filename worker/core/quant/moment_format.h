@@ -21,14 +21,24 @@ enum class MomentCode : std::uint8_t {
   kLog255,       // not negative: 0, and 255 magnitudes in equal ratios over the group's range. Always expands
   kSoftsign8,    // FlashOptim's first moment: y = 2z / (1 + |z|) in 1/127ths; 128 magnitudes and a sign
   kSqrt8,        // FlashOptim's second moment, not negative: sqrt(z) in 1/255ths
+  kOctave8,      // quant/octave_code.h: 128 magnitudes and a sign. Always expands
+  kOctave8Unsigned,  // ... not negative: 256 magnitudes
 };
 
 const char* name_of(MomentCode code);  // "fp32", "e4m3", "de8", "log255", ...
 
 // Whether negative values can be stored; codes that cannot are for the second moment alone.
 constexpr bool is_signed(MomentCode code) {
-  return code != MomentCode::kDe8Unsigned && code != MomentCode::kLog255 && code != MomentCode::kSqrt8;
+  return code != MomentCode::kDe8Unsigned && code != MomentCode::kLog255 && code != MomentCode::kSqrt8 &&
+         code != MomentCode::kOctave8Unsigned;
 }
+
+constexpr bool is_octave(MomentCode code) {
+  return code == MomentCode::kOctave8 || code == MomentCode::kOctave8Unsigned;
+}
+
+// Whether the code is made for a range that each group stores.
+constexpr bool always_expands(MomentCode code) { return code == MomentCode::kLog255 || is_octave(code); }
 
 enum class Rounding : std::uint8_t {
   kNearestEven,  // to the nearest code, in the domain in which codes are equally far apart; ties to the even

@@ -97,9 +97,11 @@ Base base_of(MomentCode code) {
     case MomentCode::kSqrt8:
       return companded_base([](double y) { return y * y; }, 256);
     case MomentCode::kFp32:
+    case MomentCode::kOctave8:
+    case MomentCode::kOctave8Unsigned:
       break;
   }
-  throw std::logic_error("moments in FP32 have no codes");
+  throw std::logic_error("a moment code without base magnitudes");
 }
 
 double expanded(MomentCode code, double base, int row) {
@@ -138,6 +140,14 @@ const MomentTable& MomentTable::of(MomentCode code) {
       static const MomentTable table(MomentCode::kSqrt8);
       return table;
     }
+    case MomentCode::kOctave8: {
+      static const MomentTable table(MomentCode::kOctave8);
+      return table;
+    }
+    case MomentCode::kOctave8Unsigned: {
+      static const MomentTable table(MomentCode::kOctave8Unsigned);
+      return table;
+    }
     case MomentCode::kFp32:
       break;
   }
@@ -145,6 +155,10 @@ const MomentTable& MomentTable::of(MomentCode code) {
 }
 
 MomentTable::MomentTable(MomentCode code) : code_(code), width_(is_signed(code) ? 128 : 256), first_row_(0) {
+  if (is_octave(code)) {
+    fill_octaves();
+    return;
+  }
   const Base base = base_of(code);
   count_ = static_cast<int>(base.magnitudes.size());
   if (code != MomentCode::kLog255) {
@@ -167,17 +181,39 @@ MomentTable::MomentTable(MomentCode code) : code_(code), width_(is_signed(code) 
   }
 }
 
+void MomentTable::fill_octaves() {
+  const int top = octave_top(code_);
+  count_ = top + 1;
+  first_row_ = octave_first_row(top);
+  boundaries_.assign(static_cast<std::size_t>(kMomentRows * width_), std::numeric_limits<float>::quiet_NaN());
+  for (int row = 0; row < kMomentRows; ++row) {
+    const int n = octave_row_used(top, row);
+    float* boundaries = boundaries_.data() + row * width_;
+    for (int code = 0; code <= top; ++code) values_.push_back(octave_value(top, n, code));
+    for (int code = 0; code < top; ++code) {
+      boundaries[code] = (octave_value(top, n, code) + octave_value(top, n, code + 1)) / 2.0f;
+    }
+  }
+}
+
 double MomentTable::exponent(int row) const {
+  if (is_octave(code_)) return octave_row_used(octave_top(code_), row) / 8.0;  // E4M3 has 8 codes an octave
+
   if (code_ == MomentCode::kLog255) return std::log2(kE4M3RangeBound) / log_range(row);
   return row / 16.0;
 }
 
 RowChoice::RowChoice(const MomentFormat& format)
-    : expands_(format.expand), first_row_(MomentTable::of(format.code).first_row()), limits_{} {
+    : code_(format.code),
+      expands_(format.expand),
+      first_row_(MomentTable::of(format.code).first_row()),
+      limits_{} {
   limits_[0] = std::numeric_limits<double>::infinity();
   for (int row = 0; row < kMomentRows; ++row) {
     double& limit = limits_[static_cast<std::size_t>(row)];
-    if (format.code == MomentCode::kLog255) {
+    if (is_octave(format.code)) {
+      limit = 1.0 / double{MomentTable::of(format.code).values(row)[1]};
+    } else if (format.code == MomentCode::kLog255) {
       limit = std::exp2(log_range(row));
     } else if (row > 0) {
       limit = std::pow(format.range_bound, 16.0 / row);

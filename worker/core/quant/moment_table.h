@@ -17,8 +17,11 @@
 #include <vector>
 
 #include "worker/core/quant/moment_format.h"
+#include "worker/core/quant/octave_code.h"
 
 namespace coat {
+
+constexpr int octave_top(MomentCode code) { return is_signed(code) ? 127 : 255; }
 
 inline constexpr int kMomentRows = 256;
 inline constexpr int kPlainRow = 16;  // of codes that do not expand: exponent 1
@@ -48,6 +51,7 @@ class MomentTable {
 
  private:
   explicit MomentTable(MomentCode code);
+  void fill_octaves();
   MomentCode code_;
   int count_, width_, first_row_;
   std::vector<float> values_, boundaries_;
@@ -61,6 +65,21 @@ constexpr int choose_row(const double* limits, int first_row, float amax, float 
   return row > first_row ? row : first_row;
 }
 
+// ratio = |x| / amax, at most 1 and exactly 1 for |x| = amax, without a division an element: times a
+// reciprocal that is at least 1 / amax, of magnitudes that are brought into its range first where they are
+// tiny.
+struct RatioScale {
+  float up, inverse;
+};
+constexpr RatioScale ratio_scale(float amax) {
+  const float up = amax < 0x1p-100f ? 0x1p64f : 1.0f;
+  return {up, std::bit_cast<float>(std::bit_cast<std::uint32_t>(1.0f / (amax * up)) + 1)};
+}
+constexpr float ratio_of(float magnitude, const RatioScale& scale) {
+  const float ratio = magnitude * scale.up * scale.inverse;
+  return ratio > 1.0f ? 1.0f : ratio;
+}
+
 // Which row a group of that format takes. Compares R with limits that were made once in FP64: no logarithm
 // that two devices might round differently.
 class RowChoice {
@@ -68,12 +87,15 @@ class RowChoice {
   explicit RowChoice(const MomentFormat& format);
   // amin: the smallest non-zero magnitude.
   int row(float amax, float amin) const {
-    return expands_ ? choose_row(limits_.data(), first_row_, amax, amin) : kPlainRow;
+    if (!expands_) return kPlainRow;
+    if (is_octave(code_)) return octave_row(octave_top(code_), ratio_of(amin, ratio_scale(amax)));
+    return choose_row(limits_.data(), first_row_, amax, amin);
   }
   const std::array<double, kMomentRows>& limits() const { return limits_; }
   int first_row() const { return first_row_; }
 
  private:
+  MomentCode code_;
   bool expands_;
   int first_row_;
   std::array<double, kMomentRows> limits_;
@@ -96,7 +118,7 @@ constexpr std::int32_t smallest_code(const float* values, float amax) {
   return code;
 }
 
-// The encoders take ratio = |x| / amax, about 1 at most, and a row of 2^kBits floats, and return a magnitude
+// The encoders take a ratio and a row of 2^kBits floats, and return a magnitude
 // code. kBits: 7 for codes with a sign, 8 for those without. Branch-free.
 
 // To nearest, ties to the even code.

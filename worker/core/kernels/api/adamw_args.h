@@ -14,6 +14,7 @@
 // into tensors, as long as the cuts lie at multiples of both groups.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -58,6 +59,28 @@ struct AdamWArgs {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
 };
+
+// A step's scalars as the element loops use them.
+struct UpdateScalars {
+  float beta1, beta2;
+  float rest1;      // 1 - beta1; times the gradient scale: the factor of gradients
+  float square;     // (1 - beta2) / (1 - beta1)^2
+  float eps, step;  // eps' and step above
+};
+inline UpdateScalars update_scalars(const AdamWArgs& args) {
+  const double root = std::sqrt(args.bias_correction2);
+  const double rest1 = 1.0 - double{args.beta1}, rest2 = 1.0 - double{args.beta2};
+  return {args.beta1,
+          args.beta2,
+          static_cast<float>(rest1),
+          static_cast<float>(rest2 / (rest1 * rest1)),
+          static_cast<float>(double{args.eps} * root),
+          static_cast<float>(double{args.learning_rate} * root / args.bias_correction1)};
+}
+// What decay leaves of a value.
+inline float value_kept(const AdamWArgs& args, bool decay) {
+  return decay ? static_cast<float>(1.0 - double{args.learning_rate} * double{args.weight_decay}) : 1.0f;
+}
 
 // What a measured step adds up, over all elements: the stored moments against the FP32 ones that they were
 // made from, and u = m / (sqrt(v) + eps) of both, in FP64.

@@ -13,29 +13,15 @@
 namespace coat::kernels::cpu {
 namespace {
 
-// A step's scalars as the element loop uses them.
-struct Coefficients {
-  float gradient_scale, beta1, beta2, eps, learning_rate, bias_correction1, root_bias_correction2;
-};
-
-Coefficients coefficients_of(const AdamWArgs& args) {
-  return {args.gradient_scale != nullptr ? *args.gradient_scale : 1.0f,
-          args.beta1,
-          args.beta2,
-          args.eps,
-          args.learning_rate,
-          static_cast<float>(args.bias_correction1),
-          static_cast<float>(std::sqrt(args.bias_correction2))};
-}
-
-void update(const Coefficients& c, float weight_decay, std::int64_t n, const float* __restrict gradient,
-            float* __restrict value, float* __restrict m, float* __restrict v) {
+void update(const UpdateScalars& s, float gradient_factor, float kept, std::int64_t n,
+            const float* __restrict gradient, float* __restrict value, float* __restrict m,
+            float* __restrict v) {
   for (std::int64_t i = 0; i < n; ++i) {
-    const float g = gradient[i] * c.gradient_scale;
-    m[i] = c.beta1 * m[i] + (1.0f - c.beta1) * g;
-    v[i] = c.beta2 * v[i] + (1.0f - c.beta2) * (g * g);
-    const float denominator = (std::sqrt(v[i]) / c.root_bias_correction2 + c.eps) * c.bias_correction1;
-    value[i] -= c.learning_rate * (m[i] / denominator + weight_decay * value[i]);
+    const float h = gradient_factor * gradient[i];
+    m[i] = std::fma(s.beta1, m[i], h);
+    v[i] = std::fma(s.beta2, v[i], s.square * h * h);
+    const float direction = m[i] * (1.0f / (std::sqrt(v[i]) + s.eps));
+    value[i] = std::fma(-s.step, direction, kept * value[i]);
   }
 }
 
@@ -80,7 +66,8 @@ class Step {
  public:
   explicit Step(const AdamWArgs& args)
       : args_(args),
-        coefficients_(coefficients_of(args)),
+        scalars_(update_scalars(args)),
+        gradient_factor_(scalars_.rest1 * (args.gradient_scale != nullptr ? *args.gradient_scale : 1.0f)),
         moment1_(args.moment1, MomentUse::kFirst),
         moment2_(args.moment2, MomentUse::kSecond),
         draws_(moment1_.is_stochastic() || moment2_.is_stochastic() ||
@@ -99,7 +86,7 @@ class Step {
     }
   }
 
-  bool is_skipped() const { return std::isnan(coefficients_.gradient_scale); }
+  bool is_skipped() const { return std::isnan(gradient_factor_); }
   std::int64_t tiles() const { return tiles_; }
 
   // Tiles [begin, end); `errors` holds one entry a tile, or is nullptr.
@@ -122,7 +109,7 @@ class Step {
     moment2_.load(tensor.v, first, n, b.v.data());
     const float* gradient = as_fp32(tensor.gradient, args_.gradient, first, n, b.gradient.data());
     float* value = load_value(tensor, span, b);
-    update(coefficients_, tensor.decay ? args_.weight_decay : 0.0f, n, gradient, value, b.m.data(),
+    update(scalars_, gradient_factor_, value_kept(args_, tensor.decay), n, gradient, value, b.m.data(),
            b.v.data());
     const std::uint32_t* words = nullptr;
     if (draws_) {
@@ -172,7 +159,8 @@ class Step {
   }
 
   const AdamWArgs& args_;
-  Coefficients coefficients_;
+  UpdateScalars scalars_;
+  float gradient_factor_;
   MomentCodec moment1_, moment2_;
   bool draws_;  // random numbers
   std::int64_t width_ = 0, tiles_ = 0;

@@ -29,7 +29,8 @@ Magnitudes find_magnitudes(const float* __restrict in, std::int64_t n) {
 }
 
 void find_ratios(const float* __restrict in, std::int64_t n, float amax, float* __restrict ratio) {
-  for (std::int64_t i = 0; i < n; ++i) ratio[i] = std::fabs(in[i]) / amax;
+  const RatioScale scale = ratio_scale(amax);
+  for (std::int64_t i = 0; i < n; ++i) ratio[i] = ratio_of(std::fabs(in[i]), scale);
 }
 
 // Zero has no sign; another value has code `smallest` at least.
@@ -65,6 +66,21 @@ void encode_stochastic(const float* __restrict in, const float* __restrict ratio
     const float uniform = rounding_uniform(words[i], kUse);
     out[i] = finished<kSigned>(stochastic_code<kBits<kSigned>>(values, row.last, ratio[i], uniform), in[i],
                                row.smallest);
+  }
+}
+
+// `words` is nullptr for rounding to nearest.
+template <bool kSigned>
+void encode_octaves(const float* __restrict in, const float* __restrict ratio, int row,
+                    const std::uint32_t* __restrict words, RoundingUse use, std::int64_t n,
+                    Code* __restrict out) {
+  constexpr int kTop = kSigned ? 127 : 255;
+  const int codes = octave_row_used(kTop, row);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int32_t code =
+        words == nullptr ? nearest_octave_code(kTop, codes, ratio[i])
+                         : stochastic_octave_code(kTop, codes, ratio[i], rounding_bits(words[i], use));
+    out[i] = finished<kSigned>(code, in[i], 1);
   }
 }
 
@@ -155,6 +171,10 @@ void MomentCodec::encode(int row, float amax, std::int64_t n, const float* in, c
   const float* values = table_->values(row);
   const std::int32_t smallest = format_.expand ? smallest_code(values, amax) : 0;
   find_ratios(in, n, amax, ratio);
+  if (is_octave(format_.code)) {
+    return encode_octaves<kSigned>(in, ratio, row, is_stochastic() ? words : nullptr, rounding_use_, n,
+                                   codes);
+  }
   if (!is_stochastic()) {
     return encode_nearest<kSigned>(in, ratio, table_->boundaries(row), smallest, n, codes);
   }

@@ -1,60 +1,22 @@
-// Pieces of the optimizer step that its kernels share. Device code only.
+// Pieces of the optimizer step that its kernels share: four elements of a thread, in any formats, sizes and
+// alignment. Device code only.
 #pragma once
 
 #include <cstdint>
 
+#include "worker/core/kernels/cuda/adamw_entry.h"
 #include "worker/core/kernels/cuda/matrix_io.cuh"
 #include "worker/core/quant/moment_table.h"
-#include "worker/core/quant/philox.h"
+#include "worker/core/quant/octave_code.h"
 
 namespace coat::kernels::cuda::adamw_parts {
 
-inline constexpr int kQuad = 4;                       // elements of a thread
-inline constexpr std::int64_t kTile = kWarp * kQuad;  // elements of a warp; groups never straddle two
-inline constexpr std::uint32_t kNoMagnitude = 0x7FFFFFFFu;
+inline constexpr int kQuad = 4;  // elements of a thread
+inline constexpr int kWarpElements = kWarp * kQuad;
+inline constexpr std::uint32_t kNoMagnitude = 0xFFFFFFFFu;  // smallest of a group of zeros
 
 struct Quad {
   float x[kQuad];
-};
-
-// How one moment is stored, as device code needs it.
-struct MomentStore {
-  MomentCode code = MomentCode::kFp32;
-  int group = static_cast<int>(kTile);
-  bool stochastic = false;
-  RoundingUse use = RoundingUse::kMoment1;
-  int last = 0, first_row = 0;  // code and row
-  const float* values = nullptr;
-  const float* boundaries = nullptr;
-  const double* limits = nullptr;
-};
-
-struct GroupData {
-  void* stored;
-  float* amax;
-  std::uint8_t* row;
-};
-
-// AdamWTensor as the kernel reads it.
-struct TensorEntry {
-  float* value;
-  const float* gradient;
-  std::int64_t elements;
-  GroupData m, v;
-  std::int64_t first_index;
-  std::int64_t first_tile;
-  std::uint32_t id;
-  float weight_decay;
-  bool aligned;  // whole quads can be read at once
-};
-
-struct StepScalars {
-  const float* gradient_scale;
-  float beta1, beta2, eps, learning_rate, bias_correction1, root_bias_correction2;
-  std::uint64_t seed, step;
-  bool easy_root = false;           // root_bias_correction2's fraction is not all ones
-  float reciprocal_root = 0;        // 1 / root_bias_correction2, rounded
-  PhiloxKey keys[kPhiloxRounds]{};  // of the rounds
 };
 
 // The elements of one thread: `count` of them from `first` on.
@@ -64,73 +26,93 @@ struct Span {
   bool whole;  // 4, aligned
 };
 
-__device__ inline Quad load_fp32(const float* data, const Span& span) {
+__device__ inline Quad load_fp32(const void* data, const Span& span) {
+  const float* from = static_cast<const float*>(data) + span.first;
   if (span.whole) {
-    const float4 v = *reinterpret_cast<const float4*>(data + span.first);
+    const float4 v = *reinterpret_cast<const float4*>(from);
     return {{v.x, v.y, v.z, v.w}};
   }
   Quad quad;
 #pragma unroll
-  for (int i = 0; i < kQuad; ++i) quad.x[i] = i < span.count ? data[span.first + i] : 0.0f;
+  for (int i = 0; i < kQuad; ++i) quad.x[i] = i < span.count ? from[i] : 0.0f;
   return quad;
 }
 
-__device__ inline void store_fp32(float* data, const Span& span, const Quad& quad) {
+__device__ inline void store_fp32(void* data, const Span& span, const Quad& quad) {
+  float* to = static_cast<float*>(data) + span.first;
   if (span.whole) {
-    *reinterpret_cast<float4*>(data + span.first) = make_float4(quad.x[0], quad.x[1], quad.x[2], quad.x[3]);
+    *reinterpret_cast<float4*>(to) = make_float4(quad.x[0], quad.x[1], quad.x[2], quad.x[3]);
     return;
   }
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
-    if (i < span.count) data[span.first + i] = quad.x[i];
+    if (i < span.count) to[i] = quad.x[i];
   }
 }
 
-__device__ inline std::uint32_t load_codes(const std::uint8_t* codes, const Span& span) {
-  if (span.whole) return *reinterpret_cast<const std::uint32_t*>(codes + span.first);
+__device__ inline Quad load_bf16(const void* data, const Span& span) {
+  const std::uint16_t* from = static_cast<const std::uint16_t*>(data) + span.first;
+  Quad quad;
+  if (span.whole) {
+    const uint2 pairs = *reinterpret_cast<const uint2*>(from);
+    return {{__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xFFFF0000u),
+             __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xFFFF0000u)}};
+  }
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) quad.x[i] = i < span.count ? decode_bf16(from[i]) : 0.0f;
+  return quad;
+}
+
+__device__ inline void store_halves(void* data, const Span& span, const std::uint32_t (&halves)[kQuad]) {
+  std::uint16_t* to = static_cast<std::uint16_t*>(data) + span.first;
+  if (span.whole) {
+    *reinterpret_cast<uint2*>(to) = make_uint2(halves[0] | halves[1] << 16, halves[2] | halves[3] << 16);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    if (i < span.count) to[i] = static_cast<std::uint16_t>(halves[i]);
+  }
+}
+
+// One byte an element, the first lowest.
+__device__ inline std::uint32_t load_bytes(const void* data, const Span& span) {
+  const std::uint8_t* from = static_cast<const std::uint8_t*>(data) + span.first;
+  if (span.whole) return *reinterpret_cast<const std::uint32_t*>(from);
   std::uint32_t packed = 0;
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
-    if (i < span.count) packed |= static_cast<std::uint32_t>(codes[span.first + i]) << (8 * i);
+    if (i < span.count) packed |= static_cast<std::uint32_t>(from[i]) << (8 * i);
   }
   return packed;
 }
 
-__device__ inline void store_codes(std::uint8_t* codes, const Span& span, std::uint32_t packed) {
+__device__ inline void store_bytes(void* data, const Span& span, std::uint32_t packed) {
+  std::uint8_t* to = static_cast<std::uint8_t*>(data) + span.first;
   if (span.whole) {
-    *reinterpret_cast<std::uint32_t*>(codes + span.first) = packed;
+    *reinterpret_cast<std::uint32_t*>(to) = packed;
     return;
   }
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
-    if (i < span.count) codes[span.first + i] = static_cast<std::uint8_t>(packed >> (8 * i));
+    if (i < span.count) to[i] = static_cast<std::uint8_t>(packed >> (8 * i));
   }
 }
 
-__device__ inline float expanded_value(const float* values, float amax, std::uint32_t code) {
-  return __uint_as_float(__float_as_uint(amax * values[code & 0x7Fu]) | (code & 0x80u) << 24);
-}
-
-__device__ inline Quad expanded_values(const float* values, float amax, std::uint32_t packed,
-                                       const Span& span) {
-  Quad quad;
+__device__ inline Quad load_value(WeightFormat weights, const TensorEntry& t, const Span& span) {
+  if (weights == WeightFormat::kFp32) return load_fp32(t.value, span);
+  Quad quad = load_bf16(t.value, span);
+  if (weights == WeightFormat::kBf16Stochastic) return quad;
+  const std::uint32_t residuals = load_bytes(t.residual, span);
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
-    quad.x[i] = i < span.count ? expanded_value(values, amax, (packed >> (8 * i)) & 0xFFu) : 0.0f;
+    quad.x[i] = join_weight(static_cast<std::uint16_t>(__float_as_uint(quad.x[i]) >> 16),
+                            static_cast<std::int8_t>(residuals >> (8 * i)));
   }
   return quad;
 }
 
-__device__ inline Quad load_moment(const MomentStore& store, const GroupData& data, const Span& span) {
-  if (store.code == MomentCode::kFp32) return load_fp32(static_cast<const float*>(data.stored), span);
-  if (span.count == 0) return Quad{};
-  const std::int64_t group = span.first / store.group;
-  const float* values = store.values + 128 * data.row[group];
-  return expanded_values(values, data.amax[group],
-                         load_codes(static_cast<const std::uint8_t*>(data.stored), span), span);
-}
-
-// The random words of the elements of the span, by their index in the whole parameter.
+// The random words of the span's elements, by their index in the whole parameter.
 struct Words {
   std::uint32_t word[kQuad];
 };
@@ -148,27 +130,54 @@ __device__ inline Words random_words(const PhiloxStream& random, std::int64_t in
   return words;
 }
 
-// Zero has no sign; another value has code `smallest` at least.
-__device__ inline std::uint32_t with_sign(std::int32_t magnitude, float value, std::int32_t smallest) {
-  const std::uint32_t sign = (__float_as_uint(value) >> 24) & 0x80u;
-  return value != 0.0f ? static_cast<std::uint32_t>(max(magnitude, smallest)) | sign : 0u;
-}
-
-__device__ inline std::uint32_t encode_quad(const MomentStore& store, int row, float amax, const Quad& quad,
-                                            const Words& words) {
-  const float* values = store.values + 128 * row;
-  const std::int32_t smallest = smallest_code(values, amax);
-  std::uint32_t packed = 0;
+__device__ inline void store_value(WeightFormat weights, const TensorEntry& t, const Span& span,
+                                   const Quad& value, const Words& words) {
+  if (weights == WeightFormat::kFp32) return store_fp32(t.value, span, value);
+  std::uint32_t halves[kQuad], residuals = 0;
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
-    const float ratio = fabsf(quad.x[i]) / amax;
-    const std::int32_t magnitude =
-        store.stochastic
-            ? stochastic_code<7>(values, store.last, ratio, rounding_uniform(words.word[i], store.use))
-            : nearest_code<7>(store.boundaries + 128 * row, ratio);
-    packed |= with_sign(magnitude, quad.x[i], smallest) << (8 * i);
+    if (weights == WeightFormat::kBf16Stochastic) {
+      halves[i] = round_bf16_stochastic(value.x[i], rounding_bits(words.word[i], RoundingUse::kWeight));
+    } else {
+      const SplitWeight split = split_weight(value.x[i]);
+      halves[i] = split.bf16;
+      residuals |= static_cast<std::uint32_t>(static_cast<std::uint8_t>(split.residual)) << (8 * i);
+    }
   }
-  return packed;
+  store_halves(t.value, span, halves);
+  if (weights == WeightFormat::kBf16Residual) store_bytes(t.residual, span, residuals);
+}
+
+__device__ inline float stored_amax_at(const MomentStore& store, const GroupData& data, std::int64_t group) {
+  if (!store.bf16_amax) return static_cast<const float*>(data.amax)[group];
+  return decode_bf16(static_cast<const std::uint16_t*>(data.amax)[group]);
+}
+
+__device__ inline float decoded(const MomentStore& store, int row, float amax, std::uint32_t code) {
+  const bool has_sign = is_signed(store.code);
+  const std::uint32_t magnitude = has_sign ? code & 0x7Fu : code;
+  const float value = is_octave(store.code) ? octave_value(store.last, octave_row_used(store.last, row),
+                                                           static_cast<int>(magnitude))
+                                            : store.values[row * store.width + static_cast<int>(magnitude)];
+  return __uint_as_float(__float_as_uint(amax * value) | (has_sign ? (code & 0x80u) << 24 : 0u));
+}
+
+__device__ inline Quad decoded_quad(const MomentStore& store, int row, float amax, std::uint32_t packed,
+                                    const Span& span) {
+  Quad quad;
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    quad.x[i] = i < span.count ? decoded(store, row, amax, (packed >> (8 * i)) & 0xFFu) : 0.0f;
+  }
+  return quad;
+}
+
+__device__ inline Quad load_moment(const MomentStore& store, const GroupData& data, const Span& span) {
+  if (store.code == MomentCode::kFp32) return load_fp32(data.stored, span);
+  if (span.count == 0) return Quad{};
+  const std::int64_t group = span.first / store.group;
+  const int row = store.expand ? data.row[group] : kPlainRow;
+  return decoded_quad(store, row, stored_amax_at(store, data, group), load_bytes(data.stored, span), span);
 }
 
 struct GroupRange {
@@ -176,40 +185,91 @@ struct GroupRange {
   std::uint32_t smallest = kNoMagnitude;  // of those that are not zero
 };
 
-// Of the group that this thread's elements lie in. Every lane of the warp takes part.
-__device__ inline GroupRange group_range(const Quad& quad, int group) {
+__device__ inline GroupRange joined(const GroupRange& a, const GroupRange& b) {
+  return {max(a.largest, b.largest), min(a.smallest, b.smallest)};
+}
+
+// Of the group that this thread's elements lie in, a power of two of them from 4 to 1024. Every lane of the
+// warp takes part; with groups beyond a warp's elements every thread of the block, whose warps hold
+// neighbouring elements and meet in `exchange`, one place a warp.
+__device__ inline GroupRange group_range(const Quad& quad, int group, GroupRange* exchange) {
   GroupRange range;
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
     const std::uint32_t bits = magnitude_bits(quad.x[i]);
-    range.largest = max(range.largest, bits);
-    range.smallest = min(range.smallest, bits == 0 ? kNoMagnitude : bits);
+    range = joined(range, {bits, bits == 0 ? kNoMagnitude : bits});
   }
-  for (int offset = group / kQuad / 2; offset > 0; offset /= 2) {
-    range.largest = max(range.largest, __shfl_xor_sync(kWholeWarp, range.largest, offset));
-    range.smallest = min(range.smallest, __shfl_xor_sync(kWholeWarp, range.smallest, offset));
+  for (int offset = min(group, kWarpElements) / kQuad / 2; offset > 0; offset /= 2) {
+    range = joined(range, {__shfl_xor_sync(kWholeWarp, range.largest, offset),
+                           __shfl_xor_sync(kWholeWarp, range.smallest, offset)});
   }
+  if (group <= kWarpElements) return range;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, warps = group / kWarpElements;
+  __syncthreads();  // an earlier exchange may still be read
+  if (threadIdx.x % kWarp == 0) exchange[warp] = range;
+  __syncthreads();
+  for (int i = warp / warps * warps; i < warp / warps * warps + warps; ++i)
+    range = joined(range, exchange[i]);
   return range;
 }
 
-// root / root_bias_correction2, rounded as IEEE division does: by Markstein's theorem, as in
-// adamw_whole_tile.cuh. A root of an FP32 is 0 or at least 2^-75, and the divisor lies in (2^-20, 1].
-__device__ inline float corrected_root(const StepScalars& s, float root) {
-  if (!s.easy_root) return root / s.root_bias_correction2;
-  const float quotient = root * s.reciprocal_root;
-  return __fmaf_rn(__fmaf_rn(-quotient, s.root_bias_correction2, root), s.reciprocal_root, quotient);
+// The magnitude code of a ratio.
+template <int kBits>
+__device__ inline std::int32_t table_code(const MomentStore& store, int row, float ratio,
+                                          std::uint32_t word) {
+  if (!store.stochastic) return nearest_code<kBits>(store.boundaries + row * store.width, ratio);
+  return stochastic_code<kBits>(store.values + row * store.width, store.last, ratio,
+                                rounding_uniform(word, store.use));
+}
+__device__ inline std::int32_t octave_code(const MomentStore& store, int row, float ratio,
+                                           std::uint32_t word) {
+  const int n = octave_row_used(store.last, row);
+  return store.stochastic ? stochastic_octave_code(store.last, n, ratio, rounding_bits(word, store.use))
+                          : nearest_octave_code(store.last, n, ratio);
 }
 
-// New moments and value of the span, in FP32, from the old ones (COAT.md 1.2).
-__device__ inline void update(const StepScalars& s, float gradient_scale, float weight_decay,
-                              const Quad& gradient, Quad& value, Quad& m, Quad& v) {
+__device__ inline std::uint32_t encoded_quad(const MomentStore& store, int row, float amax, const Quad& quad,
+                                             const Words& words) {
+  const bool has_sign = is_signed(store.code), octaves = is_octave(store.code);
+  const RatioScale scale = ratio_scale(amax);
+  const std::int32_t smallest = octaves         ? 1
+                                : !store.expand ? 0
+                                                : smallest_code(store.values + row * store.width, amax);
+  std::uint32_t packed = 0;
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
-    const float g = gradient.x[i] * gradient_scale;
-    m.x[i] = s.beta1 * m.x[i] + (1.0f - s.beta1) * g;
-    v.x[i] = s.beta2 * v.x[i] + (1.0f - s.beta2) * (g * g);
-    const float denominator = (corrected_root(s, sqrtf(v.x[i])) + s.eps) * s.bias_correction1;
-    value.x[i] -= s.learning_rate * (m.x[i] / denominator + weight_decay * value.x[i]);
+    const float x = quad.x[i], ratio = ratio_of(fabsf(x), scale);
+    const std::int32_t code = octaves    ? octave_code(store, row, ratio, words.word[i])
+                              : has_sign ? table_code<7>(store, row, ratio, words.word[i])
+                                         : table_code<8>(store, row, ratio, words.word[i]);
+    const auto kept = static_cast<std::uint32_t>(x != 0.0f ? max(code, smallest) : 0);
+    const std::uint32_t sign = has_sign && kept != 0 ? (__float_as_uint(x) >> 24) & 0x80u : 0u;
+    packed |= (kept | sign) << (8 * i);
+  }
+  return packed;
+}
+
+__device__ inline int chosen_row(const MomentStore& store, float amax, float smallest) {
+  if (!store.expand) return kPlainRow;
+  if (is_octave(store.code)) return octave_row(store.last, ratio_of(smallest, ratio_scale(amax)));
+  return choose_row(store.limits, store.first_row, amax, smallest);
+}
+
+// NaN: the step is skipped.
+__device__ inline float gradient_factor(const StepScalars& s) {
+  return s.rest1 * (s.gradient_scale != nullptr ? *s.gradient_scale : 1.0f);
+}
+
+// New moments and value of the span, in FP32, from the old ones (kernels/api/adamw_args.h).
+__device__ inline void update(const StepScalars& s, float gradient_factor, float keep, const Quad& gradient,
+                              Quad& value, Quad& m, Quad& v) {
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    const float h = gradient_factor * gradient.x[i];
+    m.x[i] = __fmaf_rn(s.beta1, m.x[i], h);
+    v.x[i] = __fmaf_rn(s.beta2, v.x[i], s.square * h * h);
+    const float direction = m.x[i] * (1.0f / (sqrtf(v.x[i]) + s.eps));
+    value.x[i] = __fmaf_rn(-s.step_size, direction, keep * value.x[i]);
   }
 }
 

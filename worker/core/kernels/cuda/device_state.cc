@@ -59,15 +59,20 @@ cublasLtHandle_t DeviceState::blas() {
   return blas_;
 }
 
-ExpansionTables DeviceState::expansion() {
-  if (expansion_.values == nullptr) {
-    const std::vector<float>& values = MomentTable::of(MomentCode::kE4M3).all_values();
-    const std::vector<float>& boundaries = MomentTable::of(MomentCode::kE4M3).all_boundaries();
-    const std::size_t bytes = values.size() * sizeof(float);
-    expansion_.boundaries = static_cast<const float*>(copy_to_device(boundaries.data(), bytes, "adamw"));
-    expansion_.values = static_cast<const float*>(copy_to_device(values.data(), bytes, "adamw"));
+MomentTables DeviceState::moment_tables(MomentCode code) {
+  for (const Tables& known : moment_tables_) {
+    if (known.code == code) return known.tables;
   }
-  return expansion_;
+  const MomentTable& table = MomentTable::of(code);
+  const auto copy = [](const std::vector<float>& rows) {
+    return static_cast<const float*>(copy_to_device(rows.data(), rows.size() * sizeof(float), "adamw"));
+  };
+  std::array<double, kMomentRows> exponents;
+  for (int row = 0; row < kMomentRows; ++row) exponents[static_cast<std::size_t>(row)] = table.exponent(row);
+  const void* k = copy_to_device(exponents.data(), sizeof(exponents), "adamw");
+  moment_tables_.push_back(
+      {code, {copy(table.all_values()), copy(table.all_boundaries()), static_cast<const double*>(k)}});
+  return moment_tables_.back().tables;
 }
 
 const double* DeviceState::row_limits(const MomentFormat& format) {

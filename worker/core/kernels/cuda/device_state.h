@@ -28,10 +28,11 @@ class DeviceBuffer {
   std::size_t bytes_ = 0;
 };
 
-// The tables of expanded E4M3 (quant/moment_table.h) on the device: 256 rows of 128.
-struct ExpansionTables {
+// MomentTable on the device.
+struct MomentTables {
   const float* values = nullptr;
   const float* boundaries = nullptr;
+  const double* exponents = nullptr;  // of the rows
 };
 
 class DeviceState {
@@ -56,7 +57,7 @@ class DeviceState {
   // One value, for a quantize that must find the maximum itself.
   float* maximum() { return maximum_.elements<float>(4, "amax"); }
 
-  ExpansionTables expansion();
+  MomentTables moment_tables(MomentCode code);
   // The 256 FP64 limits of RowChoice(format).
   const double* row_limits(const MomentFormat& format);
 
@@ -69,7 +70,11 @@ class DeviceState {
   cublasLtHandle_t blas_ = nullptr;
   DeviceBuffer gemm_workspace_, gemm_staging_, gemm_operands_[2], gemm_scales_, partial_sums_, tensor_table_,
       maximum_;
-  ExpansionTables expansion_;
+  struct Tables {
+    MomentCode code;
+    MomentTables tables;
+  };
+  std::vector<Tables> moment_tables_;
   struct Limits {
     MomentCode code;
     double bound;

@@ -18,10 +18,10 @@ std::vector<MomentFormat> formats_of(MomentUse use) {
   std::vector<MomentFormat> formats;
   for (const MomentCode code :
        {MomentCode::kE4M3, MomentCode::kE5M2, MomentCode::kDe8, MomentCode::kDe8Unsigned, MomentCode::kLog255,
-        MomentCode::kSoftsign8, MomentCode::kSqrt8}) {
+        MomentCode::kSoftsign8, MomentCode::kSqrt8, MomentCode::kOctave8, MomentCode::kOctave8Unsigned}) {
     if (use == MomentUse::kFirst && !is_signed(code)) continue;
     for (const bool expand : {true, false}) {
-      if (code == MomentCode::kLog255 && !expand) continue;
+      if (always_expands(code) && !expand) continue;
       for (const int group : {16, 100, 128, 1024}) {
         for (const Rounding rounding : {Rounding::kNearestEven, Rounding::kStochastic}) {
           for (const Format amax : {Format::kFp32, Format::kBf16}) {

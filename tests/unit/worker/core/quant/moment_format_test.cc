@@ -19,9 +19,9 @@ double magnitude(MomentCode code, int index) {
 
 TEST(MomentFormatTest, NamesAreDistinct) {
   std::set<std::string> names;
-  for (const MomentCode code :
-       {MomentCode::kFp32, MomentCode::kE4M3, MomentCode::kE5M2, MomentCode::kDe8, MomentCode::kDe8Unsigned,
-        MomentCode::kLog255, MomentCode::kSoftsign8, MomentCode::kSqrt8}) {
+  for (const MomentCode code : {MomentCode::kFp32, MomentCode::kE4M3, MomentCode::kE5M2, MomentCode::kDe8,
+                                MomentCode::kDe8Unsigned, MomentCode::kLog255, MomentCode::kSoftsign8,
+                                MomentCode::kSqrt8, MomentCode::kOctave8, MomentCode::kOctave8Unsigned}) {
     EXPECT_TRUE(names.insert(name_of(code)).second) << name_of(code);
   }
   EXPECT_FALSE(names.contains("unknown"));
@@ -54,7 +54,8 @@ TEST(MomentFormatTest, WhatCannotBeStoredIsRefused) {
   bad = good;
   bad.range_bound = 1.0;
   EXPECT_THROW(require_usable(bad, MomentUse::kSecond), std::logic_error);
-  for (const MomentCode code : {MomentCode::kDe8Unsigned, MomentCode::kLog255, MomentCode::kSqrt8}) {
+  for (const MomentCode code :
+       {MomentCode::kDe8Unsigned, MomentCode::kLog255, MomentCode::kSqrt8, MomentCode::kOctave8Unsigned}) {
     const MomentFormat format = moment_format(code, true, 128, Rounding::kNearestEven);
     EXPECT_THROW(require_usable(format, MomentUse::kFirst), std::logic_error) << name_of(code);
     EXPECT_NO_THROW(require_usable(format, MomentUse::kSecond)) << name_of(code);
@@ -76,7 +77,8 @@ TEST(MomentCodeTest, CountsOfMagnitudes) {
     EXPECT_EQ(MomentTable::of(code).count(), 128);
     EXPECT_EQ(MomentTable::of(code).width(), 128);
   }
-  for (const MomentCode code : {MomentCode::kDe8Unsigned, MomentCode::kLog255, MomentCode::kSqrt8}) {
+  for (const MomentCode code :
+       {MomentCode::kDe8Unsigned, MomentCode::kLog255, MomentCode::kSqrt8, MomentCode::kOctave8Unsigned}) {
     EXPECT_EQ(MomentTable::of(code).count(), 256);
     EXPECT_EQ(MomentTable::of(code).width(), 256);
   }

@@ -71,9 +71,10 @@ TEST(MomentTableTest, KIsTheFloorOfTheFormulaForBothBounds) {
   EXPECT_EQ(k_of(229376, kE4M3FullRange), 1.0);
 }
 
-constexpr MomentCode kCodes[] = {MomentCode::kE4M3,        MomentCode::kE5M2,   MomentCode::kDe8,
-                                 MomentCode::kDe8Unsigned, MomentCode::kLog255, MomentCode::kSoftsign8,
-                                 MomentCode::kSqrt8};
+constexpr MomentCode kCodes[] = {
+    MomentCode::kE4M3,        MomentCode::kE5M2,    MomentCode::kDe8,
+    MomentCode::kDe8Unsigned, MomentCode::kLog255,  MomentCode::kSoftsign8,
+    MomentCode::kSqrt8,       MomentCode::kOctave8, MomentCode::kOctave8Unsigned};
 
 TEST(MomentTableTest, RowsRiseStrictlyFromZeroToOne) {
   for (const MomentCode code : kCodes) {

@@ -1,0 +1,103 @@
+#include "worker/core/quant/octave_code.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+namespace coat {
+namespace {
+
+constexpr int kTops[] = {127, 255};
+
+// amax times 2^-(whole octaves), less the fraction of an octave at equal distances.
+double exact_value(int top, int n, int code) {
+  const double octaves = static_cast<double>(top - code) / n, whole = std::floor(octaves);
+  return std::ldexp(1.0 - (octaves - whole) / 2.0, -static_cast<int>(whole));
+}
+
+// The lowest octaves of rows below 3 are subnormal in FP32, whose distances are others.
+int lowest_normal(int top, int n) { return std::max(1, top - 120 * n); }
+
+TEST(OctaveCodeTest, ValuesAreThoseOfTheDefinitionAndTheirOwnCodes) {
+  for (const int top : kTops) {
+    for (int n = octave_first_row(top); n <= kOctaveRows; ++n) {
+      EXPECT_EQ(octave_value(top, n, 0), 0.0f);
+      EXPECT_EQ(octave_value(top, n, top), 1.0f);
+      for (int code = lowest_normal(top, n); code <= top; ++code) {
+        const float value = octave_value(top, n, code);
+        EXPECT_GT(value, octave_value(top, n, code - 1));
+        EXPECT_NEAR(value / exact_value(top, n, code), 1.0, 0x1p-21) << top << " " << n << " " << code;
+        ASSERT_EQ(nearest_octave_code(top, n, value), code) << top << " " << n;
+      }
+    }
+  }
+}
+
+TEST(OctaveCodeTest, ZeroAndAmaxAreExactWhateverIsDrawn) {
+  for (const int top : kTops) {
+    for (int n = octave_first_row(top); n <= kOctaveRows; ++n) {
+      for (const std::uint32_t random : {0u, 1u, 0x8000u, 0xFFFFu}) {
+        EXPECT_EQ(stochastic_octave_code(top, n, 0.0f, random), 0);
+        EXPECT_EQ(stochastic_octave_code(top, n, 1.0f, random), top);
+      }
+      EXPECT_EQ(nearest_octave_code(top, n, 0.0f), 0);
+    }
+  }
+}
+
+TEST(OctaveCodeTest, TheRowIsTheFinestWhoseCodesReachTheSmallest) {
+  for (const int top : kTops) {
+    for (double ratio = 1.0; ratio < 1e25; ratio *= 1.0037) {
+      const auto smallest = static_cast<float>(1.0 / ratio);
+      const int n = octave_row(top, smallest);
+      EXPECT_GE(stochastic_octave_code(top, n, smallest, 0), 1) << top << " " << ratio;
+      if (n < kOctaveRows) {
+        EXPECT_LT(stochastic_octave_code(top, n + 1, smallest, 0), 1) << top << " " << ratio;
+      }
+    }
+    EXPECT_EQ(octave_row(top, 1.0f), kOctaveRows);
+    EXPECT_EQ(octave_row(top, 0.0f), octave_first_row(top)) << "smaller than FP32 can hold";
+    EXPECT_EQ(octave_row_used(top, 255), kOctaveRows) << "what a group of zeros stores";
+  }
+}
+
+// The mean over all draws is the value itself, to half a 2^-16th of the distance between neighbours, also
+// across the border of an octave.
+TEST(OctaveCodeTest, StochasticRoundingIsUnbiasedInTheValueDomain) {
+  for (const int top : kTops) {
+    for (const int n : {3, 7, 12, 33, 127}) {
+      for (const double x : {1.0 - 0x1p-20, 0.9, 0.700001, 0.5001, 0.49999, 0.3, 0.2500003, 0.26}) {
+        const auto ratio = static_cast<float>(x);
+        if (octave_row(top, ratio) < n) continue;  // below code 1
+        const int low = stochastic_octave_code(top, n, ratio, 0);
+        std::int64_t ups = 0;
+        for (std::uint32_t random = 0; random < 0x10000; ++random) {
+          ups += stochastic_octave_code(top, n, ratio, random) - low;
+        }
+        const double lower = octave_value(top, n, low), step = octave_value(top, n, low + 1) - lower;
+        EXPECT_NEAR(lower + step * static_cast<double>(ups) / 0x10000, ratio, step * 0x1p-15)
+            << n << " " << x;
+      }
+    }
+  }
+}
+
+TEST(OctaveCodeTest, NearestIsNearest) {
+  for (const int top : kTops) {
+    for (const int n : {5, 16, 100}) {
+      for (float ratio = 1.0f; ratio > 0.01f && octave_row(top, ratio) >= n; ratio *= 0.99977f) {
+        const int code = nearest_octave_code(top, n, ratio);
+        const double mine = std::fabs(octave_value(top, n, code) - ratio);
+        EXPECT_LE(mine, std::fabs(octave_value(top, n, code - 1) - ratio) * (1 + 1e-6) + 1e-9);
+        if (code < top) {
+          EXPECT_LE(mine, std::fabs(octave_value(top, n, code + 1) - ratio) * (1 + 1e-6) + 1e-9);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace coat

@@ -1,0 +1,10 @@
+#include "worker/core/kernels/cuda/adamw_fast_kernel.cuh"
+
+namespace coat::kernels::cuda::adamw_fast {
+
+void launch_octave(const AdamWLaunch& launch, cudaStream_t stream) {
+  launch_pair<Octave<RoundingUse::kMoment1, true, true>, Octave<RoundingUse::kMoment2, false, true>>(launch,
+                                                                                                     stream);
+}
+
+}  // namespace coat::kernels::cuda::adamw_fast

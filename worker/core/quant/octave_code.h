@@ -1,0 +1,85 @@
+// Octave codes of optimizer moments: bytes that are floats whose number of codes an octave (a factor of two)
+// each group chooses for itself. Integer arithmetic alone, so that devices agree bit by bit and no table is
+// looked up.
+//
+// A group stores amax and n, at most 127. Code `top` (127 beside a sign bit, 255 without) is amax, code c > 0
+// lies (top - c) / n octaves below it, within an octave at equal distances as in a float, and code 0 is zero:
+//   value(c) = amax * float from the bits one - (top - c) 2^23 / n,   one = the bits of 1.0f
+// (rounded by a unit of the last place here and there: octave_value). n is the largest that lets code 1 reach
+// the group's smallest magnitude, so that a value that is not zero never becomes zero.
+//
+// Encoding: position = top + n (bits of |x| / amax - one) / 2^23. n is whole, so the borders of octaves are
+// codes, and between two neighbouring codes the position is linear in the value: rounding it up with its
+// fraction as probability is stochastic rounding in the value domain (COAT.md 5.4), p to 2^-16.
+//
+// All functions are pure; CUDA kernels call them.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace coat {
+
+inline constexpr int kOctaveRows = 127;                  // the largest n
+inline constexpr std::uint32_t kOneBits = 0x3F800000u;   // of 1.0f
+inline constexpr std::uint32_t kOctaveBits = 0x800000u;  // an octave of float bits
+
+// The smallest n: all codes lie within the 127 octaves that FP32 has below 1. What is smaller than code 1
+// then is code 1.
+constexpr int octave_first_row(int top) { return (top + 126) / 127; }
+
+// A group's row as it is used: a group of zeros stores another (kLastRow).
+constexpr int octave_row_used(int top, int row) {
+  const int at_least = octave_first_row(top);
+  return row < at_least ? at_least : row > kOctaveRows ? kOctaveRows : row;
+}
+
+// n for a group whose smallest magnitude is `smallest_ratio` of amax (0 where it is nothing in FP32).
+constexpr int octave_row(int top, float smallest_ratio) {
+  const std::uint32_t below = kOneBits - std::bit_cast<std::uint32_t>(smallest_ratio);
+  const std::uint32_t room = static_cast<std::uint32_t>(top - 1) << 23;
+  const std::uint32_t most = below == 0 ? kOctaveRows : room / below;
+  return octave_row_used(top, most < kOctaveRows ? static_cast<int>(most) : kOctaveRows);
+}
+
+// 2^31 / n rounded up: the upper half of a product with code 2^24 is code / n octaves.
+constexpr std::uint32_t octave_step(int n) {
+  const auto codes = static_cast<std::uint32_t>(n);
+  return (0x80000000u + codes - 1) / codes;
+}
+// code / n octaves in float bits, at most one unit too many.
+constexpr std::uint32_t octave_offset(std::uint32_t step, int code) {
+  return static_cast<std::uint32_t>(std::uint64_t{static_cast<std::uint32_t>(code) << 24} * step >> 32);
+}
+
+// The magnitude of a code relative to amax.
+constexpr float octave_value(int top, int n, int code) {
+  const std::uint32_t step = octave_step(n);
+  const std::uint32_t bits = kOneBits - octave_offset(step, top) + octave_offset(step, code);
+  return code == 0 ? 0.0f : std::bit_cast<float>(bits);
+}
+
+// Float bits whose position is 0 but for less than 2^-16: what smaller ratios, zero too, are taken for.
+constexpr std::uint32_t octave_floor(int top, int n) {
+  return kOneBits - (static_cast<std::uint32_t>(top) << 23) / static_cast<std::uint32_t>(n);
+}
+
+// The position of `ratio`, at most 1, in 2^-24: code in the upper byte.
+constexpr std::uint32_t octave_position(int top, int n, float ratio) {
+  const std::uint32_t lowest = octave_floor(top, n), bits = std::bit_cast<std::uint32_t>(ratio);
+  const std::uint32_t used = bits > lowest ? bits : lowest;
+  return (used - kOneBits) * (2 * static_cast<std::uint32_t>(n)) + (static_cast<std::uint32_t>(top) << 24);
+}
+
+// `random`: 16 bits.
+constexpr std::int32_t stochastic_octave_code(int top, int n, float ratio, std::uint32_t random) {
+  return static_cast<std::int32_t>((octave_position(top, n, ratio) + (random << 8)) >> 24);
+}
+
+// To nearest, ties to the even code.
+constexpr std::int32_t nearest_octave_code(int top, int n, float ratio) {
+  const std::uint32_t position = octave_position(top, n, ratio);
+  return static_cast<std::int32_t>((position + 0x7FFFFFu + ((position >> 24) & 1u)) >> 24);
+}
+
+}  // namespace coat
