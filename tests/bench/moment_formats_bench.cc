@@ -1,7 +1,7 @@
 // What the formats of optimizer moments cost in accuracy: the tables 1 and 8 of COAT's paper and more, on
 // states of a training run, and whether a stored second moment follows shrinking gradients.
 //
-//   moment_formats_bench --checkpoint FOLDER/step-00000300 [--only errors|staleness]
+//   moment_formats_bench --checkpoint FOLDER/step-00000300 [--only matrix|mixes|staleness]
 //
 // The checkpoint is one of recipe bf16, whose moments are FP32, for example of deploy/quickstart --recipe
 // bf16.
@@ -11,6 +11,7 @@
 #include <ctime>
 #include <exception>
 #include <fstream>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,6 @@ std::vector<MomentFormat> formats(MomentUse use, int group, Rounding rounding) {
     for (const bool expand : {false, true}) add(code, expand);
   }
   if (!first) add(MomentCode::kLog255, true);
-  add(first ? MomentCode::kOctave8 : MomentCode::kOctave8Unsigned, true);
   return result;
 }
 
@@ -131,6 +131,10 @@ void print_variants(const std::vector<MomentState>& states) {
     full.name = "  the paper's bound, 448 * 512";
     full.m.range_bound = full.v.range_bound = kE4M3FullRange;
     variants.push_back(full);
+    Variant wide = base;
+    wide.name = "  m's bound 4 * 448 * 512";
+    wide.m.range_bound = 4 * kE4M3FullRange;
+    variants.push_back(wide);
   }
   std::printf(
       "\nvariants, groups of 128, rounding to nearest: MSE times 1e4, bytes a parameter for both moments\n");
@@ -143,34 +147,58 @@ void print_variants(const std::vector<MomentState>& states) {
   }
 }
 
-void print_staleness() {
-  constexpr double kBetas[] = {0.95, 0.99, 0.999};
-  std::printf(
-      "\nstored v / FP32 v of elements whose gradients shrank tenfold, 3 and 6 time constants later: mean"
-      " (geometric mean)\n%-22s",
-      "");
-  for (const double beta2 : kBetas) std::printf("   beta2 %-34g", beta2);
-  struct Row {
-    MomentCode code;
-    bool expand;
-    int group;
-  };
-  for (const Row& row : {Row{MomentCode::kE4M3, false, 128}, Row{MomentCode::kE4M3, true, 128},
-                         Row{MomentCode::kDe8Unsigned, false, 128}, Row{MomentCode::kLog255, true, 128},
-                         Row{MomentCode::kSqrt8, false, 32}, Row{MomentCode::kSqrt8, true, 128},
-                         Row{MomentCode::kOctave8Unsigned, true, 128}}) {
+struct Choice {
+  MomentCode code;
+  bool expand;
+  int group;
+};
+
+// Calls print(format) after a row's name, for both roundings of every choice.
+template <typename Print>
+void print_rows(std::initializer_list<Choice> choices, Print print) {
+  for (const Choice& choice : choices) {
     for (const Rounding rounding : {Rounding::kNearestEven, Rounding::kStochastic}) {
-      const MomentFormat format = moment_format(row.code, row.expand, row.group, rounding);
-      std::printf("\n%-12s %-9s", label_of(format).c_str(),
+      const MomentFormat format = moment_format(choice.code, choice.expand, choice.group, rounding);
+      std::printf("\n%-13s %4d  %-9s", label_of(format).c_str(), choice.group,
                   rounding == Rounding::kStochastic ? "stoch." : "nearest");
-      for (const double beta2 : kBetas) {
-        const Staleness s = staleness(format, beta2);
-        std::printf("   %7.3f (%7.3f) -> %7.3f (%7.3f)", s.mean3, s.geometric3, s.mean6, s.geometric6);
-        std::fflush(stdout);
-      }
+      print(format);
+      std::fflush(stdout);
     }
   }
   std::printf("\n");
+}
+
+void print_staleness_of_m() {
+  std::printf(
+      "\nelements whose gradients shrank tenfold, 3 and 6 time constants later, beta1 0.9: sum of |stored m| "
+      "over"
+      " sum of |FP32 m| (relative error)");
+  print_rows({{MomentCode::kE4M3, true, 128},
+              {MomentCode::kDe8, true, 128},
+              {MomentCode::kSoftsign8, false, 32},
+              {MomentCode::kSoftsign8, true, 128}},
+             [](const MomentFormat& format) {
+               const auto [three, six] = staleness_of_m(format, 0.9);
+               std::printf("   %7.3f (%5.3f) -> %7.3f (%5.3f)", three.size, three.error, six.size, six.error);
+             });
+}
+
+void print_staleness_of_v() {
+  constexpr double kBetas[] = {0.95, 0.99, 0.999};
+  std::printf("\nthe same for v: mean of stored v / FP32 v (geometric mean)\n%-29s", "");
+  for (const double beta2 : kBetas) std::printf("   beta2 %-34g", beta2);
+  print_rows({{MomentCode::kE4M3, false, 128},
+              {MomentCode::kE4M3, true, 128},
+              {MomentCode::kDe8Unsigned, false, 128},
+              {MomentCode::kSqrt8, false, 32},
+              {MomentCode::kLog255, true, 128}},
+             [&](const MomentFormat& format) {
+               for (const double beta2 : kBetas) {
+                 const auto [three, six] = staleness_of_v(format, beta2);
+                 std::printf("   %7.3f (%7.3f) -> %7.3f (%7.3f)", three.mean, three.geometric_mean, six.mean,
+                             six.geometric_mean);
+               }
+             });
 }
 
 std::string processor() {
@@ -203,24 +231,32 @@ int run(int argc, char** argv) {
       known = false;
     }
   }
-  if (!known || (checkpoint.empty() && only != "staleness") ||
-      (!only.empty() && only != "errors" && only != "staleness")) {
-    std::fprintf(stderr, "usage: %s --checkpoint FOLDER [--only errors|staleness]\n", argv[0]);
+  const bool wants_matrix = only.empty() || only == "matrix", wants_mixes = only.empty() || only == "mixes",
+             wants_staleness = only.empty() || only == "staleness";
+  const bool wants_states = wants_matrix || wants_mixes;
+  if (!known || (checkpoint.empty() && wants_states) || (!wants_states && !wants_staleness)) {
+    std::fprintf(stderr, "usage: %s --checkpoint FOLDER [--only matrix|mixes|staleness]\n", argv[0]);
     return 2;
   }
+  constexpr Rounding kRoundings[] = {Rounding::kNearestEven, Rounding::kStochastic};
   print_header(argc, argv);
-  if (only != "staleness") {
+  if (wants_states) {
     const std::vector<MomentState> states = read_states(checkpoint);
     std::size_t elements = 0;
     for (const MomentState& state : states) elements += state.m.size();
     std::printf("states    %zu parameters of %s\n", elements, checkpoint.c_str());
-    for (const Rounding rounding : {Rounding::kNearestEven, Rounding::kStochastic})
-      print_matrix(states, rounding);
-    print_variants(states);
-    for (const Rounding rounding : {Rounding::kNearestEven, Rounding::kStochastic})
-      print_mixes(states, rounding);
+    if (wants_matrix) {
+      for (const Rounding rounding : kRoundings) print_matrix(states, rounding);
+      print_variants(states);
+    }
+    if (wants_mixes) {
+      for (const Rounding rounding : kRoundings) print_mixes(states, rounding);
+    }
   }
-  if (only != "errors") print_staleness();
+  if (wants_staleness) {
+    print_staleness_of_m();
+    print_staleness_of_v();
+  }
   return 0;
 }
 
