@@ -38,6 +38,7 @@ std::vector<MomentFormat> formats(MomentUse use, int group, Rounding rounding) {
                                 first ? MomentCode::kSoftsign8 : MomentCode::kSqrt8}) {
     for (const bool expand : {false, true}) add(code, expand);
   }
+  add(first ? MomentCode::kOctave8 : MomentCode::kOctave8Unsigned, true);
   if (!first) add(MomentCode::kLog255, true);
   return result;
 }
@@ -176,7 +177,8 @@ void print_staleness_of_m() {
   print_rows({{MomentCode::kE4M3, true, 128},
               {MomentCode::kDe8, true, 128},
               {MomentCode::kSoftsign8, false, 32},
-              {MomentCode::kSoftsign8, true, 128}},
+              {MomentCode::kSoftsign8, true, 128},
+              {MomentCode::kOctave8, true, 128}},
              [](const MomentFormat& format) {
                const auto [three, six] = staleness_of_m(format, 0.9);
                std::printf("   %7.3f (%5.3f) -> %7.3f (%5.3f)", three.size, three.error, six.size, six.error);
@@ -191,7 +193,8 @@ void print_staleness_of_v() {
               {MomentCode::kE4M3, true, 128},
               {MomentCode::kDe8Unsigned, false, 128},
               {MomentCode::kSqrt8, false, 32},
-              {MomentCode::kLog255, true, 128}},
+              {MomentCode::kLog255, true, 128},
+              {MomentCode::kOctave8Unsigned, true, 128}},
              [&](const MomentFormat& format) {
                for (const double beta2 : kBetas) {
                  const auto [three, six] = staleness_of_v(format, beta2);

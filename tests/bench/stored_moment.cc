@@ -23,8 +23,7 @@ void StoredMoment::load(std::vector<float>& values) const {
 }
 
 std::string label_of(const MomentFormat& format) {
-  return std::string(name_of(format.code)) +
-         (format.expand && format.code != MomentCode::kLog255 ? "+X" : "");
+  return std::string(name_of(format.code)) + (format.expand && !always_expands(format.code) ? "+X" : "");
 }
 
 }  // namespace coat::bench

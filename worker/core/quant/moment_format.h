@@ -21,8 +21,8 @@ enum class MomentCode : std::uint8_t {
   kLog255,       // not negative: 0, and 255 magnitudes in equal ratios over the group's range. Always expands
   kSoftsign8,    // FlashOptim's first moment: y = 2z / (1 + |z|) in 1/127ths; 128 magnitudes and a sign
   kSqrt8,        // FlashOptim's second moment, not negative: sqrt(z) in 1/255ths
-  kOctave8,      // quant/octave_code.h: 128 magnitudes and a sign. Always expands
-  kOctave8Unsigned,  // ... not negative: 256 magnitudes
+  kOctave8,      // quant/octave_code.h: 128 magnitudes and a sign, with gradual underflow. Always expands
+  kOctave8Unsigned,  // ... not negative: 256 magnitudes, without
 };
 
 const char* name_of(MomentCode code);  // "fp32", "e4m3", "de8", "log255", ...

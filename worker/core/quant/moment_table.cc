@@ -198,7 +198,6 @@ void MomentTable::fill_octaves() {
 
 double MomentTable::exponent(int row) const {
   if (is_octave(code_)) return octave_row_used(octave_top(code_), row) / 8.0;  // E4M3 has 8 codes an octave
-
   if (code_ == MomentCode::kLog255) return std::log2(kE4M3RangeBound) / log_range(row);
   return row / 16.0;
 }
@@ -211,8 +210,9 @@ RowChoice::RowChoice(const MomentFormat& format)
   limits_[0] = std::numeric_limits<double>::infinity();
   for (int row = 0; row < kMomentRows; ++row) {
     double& limit = limits_[static_cast<std::size_t>(row)];
-    if (is_octave(format.code)) {
-      limit = 1.0 / double{MomentTable::of(format.code).values(row)[1]};
+    if (is_octave(format.code)) {  // so much above code 1 that rounding on the way leaves the code 1 at least
+      const double smallest = double{MomentTable::of(format.code).values(row)[1]} * (1.0 + row * 0x1p-21);
+      limit = row > kOctaveRows ? 0.0 : 1.0 / smallest;
     } else if (format.code == MomentCode::kLog255) {
       limit = std::exp2(log_range(row));
     } else if (row > 0) {

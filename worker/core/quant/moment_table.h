@@ -88,7 +88,7 @@ class RowChoice {
   // amin: the smallest non-zero magnitude.
   int row(float amax, float amin) const {
     if (!expands_) return kPlainRow;
-    if (is_octave(code_)) return octave_row(octave_top(code_), ratio_of(amin, ratio_scale(amax)));
+    if (code_ == MomentCode::kOctave8Unsigned) return octave_row(255, ratio_of(amin, ratio_scale(amax)));
     return choose_row(limits_.data(), first_row_, amax, amin);
   }
   const std::array<double, kMomentRows>& limits() const { return limits_; }

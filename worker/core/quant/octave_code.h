@@ -1,16 +1,21 @@
 // Octave codes of optimizer moments: bytes that are floats whose number of codes an octave (a factor of two)
-// each group chooses for itself. Integer arithmetic alone, so that devices agree bit by bit and no table is
-// looked up.
+// each group chooses for itself. Integer arithmetic but for a multiply-add, so that devices agree bit by bit
+// and no table is looked up.
 //
-// A group stores amax and n, at most 127. Code `top` (127 beside a sign bit, 255 without) is amax, code c > 0
-// lies (top - c) / n octaves below it, within an octave at equal distances as in a float, and code 0 is zero:
-//   value(c) = amax * float from the bits one - (top - c) 2^23 / n,   one = the bits of 1.0f
-// (rounded by a unit of the last place here and there: octave_value). n is the largest that lets code 1 reach
-// the group's smallest magnitude, so that a value that is not zero never becomes zero.
+// A group stores amax and n, at most 127. Code `top` (127 beside a sign bit, 255 without) is amax, code c
+// lies (top - c) / n octaves below it, within an octave at equal distances as in a float:
+//   f(c) = float from the bits one - (top - c) 2^23 / n,   one = the bits of 1.0f
+// (rounded by a unit of the last place here and there). Code 0 is zero, and for others
+//   value(c) = amax f(c)                          without signs: second moments, well above zero
+//   value(c) = amax (f(c) - f(0)) / (1 - f(0))    with signs: first moments, which crowd around zero
+// The latter underflows gradually, as floats with subnormal numbers do: equal distances near zero, equal
+// ratios far from it; n = 127 is linear. n is the largest that lets code 1 reach the group's smallest
+// magnitude, so that a value that is not zero never becomes zero.
 //
-// Encoding: position = top + n (bits of |x| / amax - one) / 2^23. n is whole, so the borders of octaves are
-// codes, and between two neighbouring codes the position is linear in the value: rounding it up with its
-// fraction as probability is stochastic rounding in the value domain (COAT.md 5.4), p to 2^-16.
+// Encoding: position = top + n (bits of y - one) / 2^23, where y = |x| / amax without signs and
+// |x| / amax (1 - f(0)) + f(0) with them. n is whole, so the borders of octaves are codes, and between two
+// neighbouring codes the position is linear in the value: rounding it up with its fraction as probability is
+// stochastic rounding in the value domain (COAT.md 5.4), p to 2^-16.
 //
 // All functions are pure; CUDA kernels call them.
 #pragma once
@@ -34,7 +39,8 @@ constexpr int octave_row_used(int top, int row) {
   return row < at_least ? at_least : row > kOctaveRows ? kOctaveRows : row;
 }
 
-// n for a group whose smallest magnitude is `smallest_ratio` of amax (0 where it is nothing in FP32).
+// n without signs for a group whose smallest magnitude is `smallest_ratio` of amax (0 where it is nothing in
+// FP32).
 constexpr int octave_row(int top, float smallest_ratio) {
   const std::uint32_t below = kOneBits - std::bit_cast<std::uint32_t>(smallest_ratio);
   const std::uint32_t room = static_cast<std::uint32_t>(top - 1) << 23;
@@ -52,33 +58,51 @@ constexpr std::uint32_t octave_offset(std::uint32_t step, int code) {
   return static_cast<std::uint32_t>(std::uint64_t{static_cast<std::uint32_t>(code) << 24} * step >> 32);
 }
 
-// The magnitude of a code relative to amax.
-constexpr float octave_value(int top, int n, int code) {
-  const std::uint32_t step = octave_step(n);
-  const std::uint32_t bits = kOneBits - octave_offset(step, top) + octave_offset(step, code);
-  return code == 0 ? 0.0f : std::bit_cast<float>(bits);
-}
-
-// Float bits whose position is 0 but for less than 2^-16: what smaller ratios, zero too, are taken for.
+// Float bits whose position is 0 but for less than 2^-16: what smaller y, zero too, are taken for.
 constexpr std::uint32_t octave_floor(int top, int n) {
   return kOneBits - (static_cast<std::uint32_t>(top) << 23) / static_cast<std::uint32_t>(n);
 }
 
-// The position of `ratio`, at most 1, in 2^-24: code in the upper byte.
-constexpr std::uint32_t octave_position(int top, int n, float ratio) {
-  const std::uint32_t lowest = octave_floor(top, n), bits = std::bit_cast<std::uint32_t>(ratio);
+// The gradual underflow of codes with signs: y = ratio * rest + start, with one rounding (fma), and back.
+struct OctaveTail {
+  float start;    // f(0)
+  float rest;     // 1 - f(0)
+  float stretch;  // 1 / rest, or the float above where that would not bring 1 to 1
+};
+constexpr OctaveTail octave_tail(int n) {
+  const auto start = std::bit_cast<float>(octave_floor(127, n));
+  const float rest = 1.0f - start, inverse = 1.0f / rest;
+  const float above = std::bit_cast<float>(std::bit_cast<std::uint32_t>(inverse) + 1);
+  return {start, rest, rest * inverse < 1.0f ? above : inverse};
+}
+constexpr float octave_stretched(float value, const OctaveTail& tail) {
+  const float stretched = (value - tail.start) * tail.stretch;
+  return stretched < 1.0f ? stretched : 1.0f;
+}
+
+// The magnitude of a code relative to amax.
+constexpr float octave_value(int top, int n, int code) {
+  const std::uint32_t step = octave_step(n), above = octave_offset(step, code);
+  if (code == 0) return 0.0f;
+  if (top == 127) return octave_stretched(std::bit_cast<float>(octave_floor(top, n) + above), octave_tail(n));
+  return std::bit_cast<float>(kOneBits - octave_offset(step, top) + above);
+}
+
+// The position of `y`, at most 1, in 2^-24: code in the upper byte.
+constexpr std::uint32_t octave_position(int top, int n, float y) {
+  const std::uint32_t lowest = octave_floor(top, n), bits = std::bit_cast<std::uint32_t>(y);
   const std::uint32_t used = bits > lowest ? bits : lowest;
   return (used - kOneBits) * (2 * static_cast<std::uint32_t>(n)) + (static_cast<std::uint32_t>(top) << 24);
 }
 
 // `random`: 16 bits.
-constexpr std::int32_t stochastic_octave_code(int top, int n, float ratio, std::uint32_t random) {
-  return static_cast<std::int32_t>((octave_position(top, n, ratio) + (random << 8)) >> 24);
+constexpr std::int32_t stochastic_octave_code(int top, int n, float y, std::uint32_t random) {
+  return static_cast<std::int32_t>((octave_position(top, n, y) + (random << 8)) >> 24);
 }
 
 // To nearest, ties to the even code.
-constexpr std::int32_t nearest_octave_code(int top, int n, float ratio) {
-  const std::uint32_t position = octave_position(top, n, ratio);
+constexpr std::int32_t nearest_octave_code(int top, int n, float y) {
+  const std::uint32_t position = octave_position(top, n, y);
   return static_cast<std::int32_t>((position + 0x7FFFFFu + ((position >> 24) & 1u)) >> 24);
 }
 

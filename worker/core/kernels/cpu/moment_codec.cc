@@ -76,10 +76,12 @@ void encode_octaves(const float* __restrict in, const float* __restrict ratio, i
                     Code* __restrict out) {
   constexpr int kTop = kSigned ? 127 : 255;
   const int codes = octave_row_used(kTop, row);
+  const OctaveTail tail = octave_tail(codes);
   for (std::int64_t i = 0; i < n; ++i) {
-    const std::int32_t code =
-        words == nullptr ? nearest_octave_code(kTop, codes, ratio[i])
-                         : stochastic_octave_code(kTop, codes, ratio[i], rounding_bits(words[i], use));
+    const float y = kSigned ? std::fma(ratio[i], tail.rest, tail.start) : ratio[i];
+    const std::int32_t code = words == nullptr
+                                  ? nearest_octave_code(kTop, codes, y)
+                                  : stochastic_octave_code(kTop, codes, y, rounding_bits(words[i], use));
     out[i] = finished<kSigned>(code, in[i], 1);
   }
 }

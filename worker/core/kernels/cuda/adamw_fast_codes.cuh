@@ -176,12 +176,15 @@ struct ExpandedE4M3 {
 
 template <int kTop>
 struct OctaveTable {
-  uint2 rows[kMomentRows];  // octave_step() and octave_floor()
+  static constexpr bool kTail = kTop == 127;
+  uint2 rows[kMomentRows];  // octave_step(), and octave_floor() or the tail's stretch
+  double limits[kTail ? kMomentRows : 1];
 
-  __device__ void load(const MomentStore&) {
+  __device__ void load(const MomentStore& store) {
     for (unsigned i = threadIdx.x; i < kMomentRows; i += blockDim.x) {
       const int n = octave_row_used(kTop, static_cast<int>(i));
-      rows[i] = {octave_step(n), octave_floor(kTop, n)};
+      rows[i] = {octave_step(n), kTail ? __float_as_uint(octave_tail(n).stretch) : octave_floor(kTop, n)};
+      if constexpr (kTail) limits[i] = store.limits[i];
     }
   }
 };
@@ -193,9 +196,11 @@ struct Octave {
   using Table = OctaveTable<kTop>;
 
   static __device__ uint4 decoder(const Table& table, float amax, int row) {
-    const std::uint32_t step = table.rows[row].x;
-    return {__float_as_uint(amax), step, 0,
-            kOneBits - octave_offset(step, kTop)};  // 0 and base: one 64-bit addend
+    const uint2 entry = table.rows[row];
+    // Without a tail 0 and the last are one 64-bit addend; with one it is the start.
+    if constexpr (kSigned)
+      return {__float_as_uint(amax), entry.x, entry.y, octave_floor(kTop, octave_row_used(kTop, row))};
+    return {__float_as_uint(amax), entry.x, 0, kOneBits - octave_offset(entry.x, kTop)};
   }
   static __device__ Quad decode(const Table&, const uint4& words, std::uint32_t packed) {
     const std::uint32_t codes = kSigned ? packed & 0x7F7F7F7Fu : packed;
@@ -203,38 +208,35 @@ struct Octave {
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
       const std::uint32_t top = __byte_perm(codes, 0, i << 12 | 0x0444);  // the code times 2^24
-      const float value = __uint_as_float(words.x) * __uint_as_float(__umulhi(top, words.y) + words.w);
+      float value = __uint_as_float(__umulhi(top, words.y) + words.w);
+      if constexpr (kSigned)
+        value = __saturatef((value - __uint_as_float(words.w)) * __uint_as_float(words.z));
+      value *= __uint_as_float(words.x);
       const float magnitude = top == 0 ? 0.0f : value;
       quad.x[i] = kSigned ? with_sign_of_byte(magnitude, packed, i) : magnitude;
     }
     return quad;
   }
 
-  // octave_row(): the quotient from an approximate reciprocal, one too many at most.
-  static __device__ Encoding encoder(const Table& table, const MomentStore&, const Range& range) {
-    constexpr std::uint32_t kRoom = static_cast<std::uint32_t>(kTop - 1) << 23;
+  static __device__ Encoding encoder(const Table& table, const MomentStore& store, const Range& range) {
     const float inverse = ratio_scale(__uint_as_float(range.largest)).inverse;
-    const std::uint32_t below =
-        kOneBits - __float_as_uint(ratio_within_one(__uint_as_float(range.smallest), inverse));
-    const float quotient = static_cast<float>(kRoom) * approximate_reciprocal(static_cast<float>(below));
-    std::uint32_t n =
-        static_cast<std::uint32_t>(min(static_cast<int>(quotient * (1.0f + 0x1p-20f)), kOctaveRows));
-    if (n * below > kRoom) --n;
     const bool zeros = range.largest == 0;
-    if (zeros) n = kOctaveRows;
-    return {zeros ? kLastRow : static_cast<int>(n),
-            n >= static_cast<std::uint32_t>(octave_first_row(kTop)),
-            {__float_as_uint(inverse), 2 * n, (static_cast<std::uint32_t>(kTop) << 24) - kOneBits * (2 * n),
-             table.rows[n].y}};
+    const int n = zeros ? kOctaveRows : row_of(table, store, range, inverse);
+    const auto twice = static_cast<std::uint32_t>(2 * n);
+    return {zeros ? kLastRow : n,
+            n >= octave_first_row(kTop),
+            {__float_as_uint(inverse), twice, (static_cast<std::uint32_t>(kTop) << 24) - kOneBits * twice,
+             kSigned ? octave_floor(kTop, n) : table.rows[n].y}};
   }
 
   static __device__ std::uint32_t encode(const Table&, const uint4& words, const Quad& quad,
                                          const Words& random) {
+    const float lowest = __uint_as_float(words.w), rest = 1.0f - lowest;
     std::uint32_t codes[kQuad];
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
       const float ratio = ratio_within_one(fabsf(quad.x[i]), __uint_as_float(words.x));
-      const float used = fmaxf(ratio, __uint_as_float(words.w));
+      const float used = kSigned ? __fmaf_rn(ratio, rest, lowest) : fmaxf(ratio, lowest);
       const std::uint32_t position = __float_as_uint(used) * words.y + words.z;
       if constexpr (kStochastic) {
         codes[i] = position + __byte_perm(random.word[i], 0, kUse == RoundingUse::kMoment1 ? 0x4104 : 0x4324);
@@ -244,6 +246,24 @@ struct Octave {
     }
     const std::uint32_t packed = packed_bytes<3>(codes);
     return kSigned ? packed | signs_of(quad) : packed;
+  }
+
+ private:
+  static __device__ int row_of(const Table& table, const MomentStore& store, const Range& range,
+                               float inverse) {
+    if constexpr (kSigned) {
+      return choose_row(table.limits, store.first_row, __uint_as_float(range.largest),
+                        __uint_as_float(range.smallest));
+    } else {
+      // octave_row(): the quotient from an approximate reciprocal, one too many at most.
+      constexpr std::uint32_t kRoom = static_cast<std::uint32_t>(kTop - 1) << 23;
+      const std::uint32_t below =
+          kOneBits - __float_as_uint(ratio_within_one(__uint_as_float(range.smallest), inverse));
+      const float quotient = static_cast<float>(kRoom) * approximate_reciprocal(static_cast<float>(below));
+      const auto n =
+          static_cast<std::uint32_t>(min(static_cast<int>(quotient * (1.0f + 0x1p-20f)), kOctaveRows));
+      return static_cast<int>(n * below > kRoom ? n - 1 : n);
+    }
   }
 };
 

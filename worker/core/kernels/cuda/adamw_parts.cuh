@@ -224,8 +224,10 @@ __device__ inline std::int32_t table_code(const MomentStore& store, int row, flo
 __device__ inline std::int32_t octave_code(const MomentStore& store, int row, float ratio,
                                            std::uint32_t word) {
   const int n = octave_row_used(store.last, row);
-  return store.stochastic ? stochastic_octave_code(store.last, n, ratio, rounding_bits(word, store.use))
-                          : nearest_octave_code(store.last, n, ratio);
+  const OctaveTail tail = octave_tail(n);
+  const float y = is_signed(store.code) ? __fmaf_rn(ratio, tail.rest, tail.start) : ratio;
+  return store.stochastic ? stochastic_octave_code(store.last, n, y, rounding_bits(word, store.use))
+                          : nearest_octave_code(store.last, n, y);
 }
 
 __device__ inline std::uint32_t encoded_quad(const MomentStore& store, int row, float amax, const Quad& quad,
@@ -251,7 +253,9 @@ __device__ inline std::uint32_t encoded_quad(const MomentStore& store, int row, 
 
 __device__ inline int chosen_row(const MomentStore& store, float amax, float smallest) {
   if (!store.expand) return kPlainRow;
-  if (is_octave(store.code)) return octave_row(store.last, ratio_of(smallest, ratio_scale(amax)));
+  if (store.code == MomentCode::kOctave8Unsigned) {
+    return octave_row(store.last, ratio_of(smallest, ratio_scale(amax)));
+  }
   return choose_row(store.limits, store.first_row, amax, smallest);
 }
 

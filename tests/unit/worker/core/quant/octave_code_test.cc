@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "worker/core/quant/moment_table.h"
+
 namespace coat {
 namespace {
 
@@ -20,6 +22,18 @@ double exact_value(int top, int n, int code) {
 // The lowest octaves of rows below 3 are subnormal in FP32, whose distances are others.
 int lowest_normal(int top, int n) { return std::max(1, top - 120 * n); }
 
+// y for a ratio: what the position is found of.
+float y_of(int top, int n, float ratio) {
+  const OctaveTail tail = octave_tail(n);
+  return top == 127 ? std::fma(ratio, tail.rest, tail.start) : ratio;
+}
+
+double exact_magnitude(int top, int n, int code) {
+  // 127 octaves below 1 FP32 has no octave left.
+  const double value = exact_value(top, n, code), start = n == 1 ? 0 : exact_value(top, n, 0);
+  return top == 127 ? (value - start) / (1 - start) : value;
+}
+
 TEST(OctaveCodeTest, ValuesAreThoseOfTheDefinitionAndTheirOwnCodes) {
   for (const int top : kTops) {
     for (int n = octave_first_row(top); n <= kOctaveRows; ++n) {
@@ -28,9 +42,24 @@ TEST(OctaveCodeTest, ValuesAreThoseOfTheDefinitionAndTheirOwnCodes) {
       for (int code = lowest_normal(top, n); code <= top; ++code) {
         const float value = octave_value(top, n, code);
         EXPECT_GT(value, octave_value(top, n, code - 1));
-        EXPECT_NEAR(value / exact_value(top, n, code), 1.0, 0x1p-21) << top << " " << n << " " << code;
-        ASSERT_EQ(nearest_octave_code(top, n, value), code) << top << " " << n;
+        // A difference of floats near `start` shows their units: 2^-21 of it in all.
+        const double unit = 0x1p-21 * (exact_magnitude(top, n, code) + exact_value(top, n, 0) * 2);
+        EXPECT_NEAR(value, exact_magnitude(top, n, code), unit) << top << " " << n << " " << code;
+        ASSERT_EQ(nearest_octave_code(top, n, y_of(top, n, value)), code) << top << " " << n;
       }
+    }
+  }
+}
+
+TEST(OctaveCodeTest, CodesWithSignsUnderflowGradually) {
+  for (int code = 0; code <= 127; ++code) {
+    EXPECT_NEAR(octave_value(127, 127, code), code / 127.0, 1e-6) << "linear where n is largest";
+  }
+  for (const int n : {8, 20, 50}) {  // equal distances within the lowest octave
+    const float first = octave_value(127, n, 1);
+    const int border = 127 % n;  // of octaves, above code 0
+    for (int code = 1; code <= border; ++code) {
+      EXPECT_NEAR(octave_value(127, n, code) / first, code, 1e-3) << n;
     }
   }
 }
@@ -38,29 +67,32 @@ TEST(OctaveCodeTest, ValuesAreThoseOfTheDefinitionAndTheirOwnCodes) {
 TEST(OctaveCodeTest, ZeroAndAmaxAreExactWhateverIsDrawn) {
   for (const int top : kTops) {
     for (int n = octave_first_row(top); n <= kOctaveRows; ++n) {
+      const float zero = y_of(top, n, 0.0f), one = y_of(top, n, 1.0f);
       for (const std::uint32_t random : {0u, 1u, 0x8000u, 0xFFFFu}) {
-        EXPECT_EQ(stochastic_octave_code(top, n, 0.0f, random), 0);
-        EXPECT_EQ(stochastic_octave_code(top, n, 1.0f, random), top);
+        EXPECT_EQ(stochastic_octave_code(top, n, zero, random), 0) << top << " " << n << " " << random;
+        EXPECT_EQ(stochastic_octave_code(top, n, one, random), top);
       }
-      EXPECT_EQ(nearest_octave_code(top, n, 0.0f), 0);
+      EXPECT_EQ(nearest_octave_code(top, n, zero), 0);
     }
   }
 }
 
 TEST(OctaveCodeTest, TheRowIsTheFinestWhoseCodesReachTheSmallest) {
+  const RowChoice choice(moment_format(MomentCode::kOctave8, true, 128, Rounding::kStochastic));
   for (const int top : kTops) {
     for (double ratio = 1.0; ratio < 1e25; ratio *= 1.0037) {
       const auto smallest = static_cast<float>(1.0 / ratio);
-      const int n = octave_row(top, smallest);
-      EXPECT_GE(stochastic_octave_code(top, n, smallest, 0), 1) << top << " " << ratio;
+      const int n = top == 127 ? choice.row(1.0f, smallest) : octave_row(top, smallest);
+      EXPECT_GE(stochastic_octave_code(top, n, y_of(top, n, smallest), 0), 1) << top << " " << ratio;
       if (n < kOctaveRows) {
-        EXPECT_LT(stochastic_octave_code(top, n + 1, smallest, 0), 1) << top << " " << ratio;
+        EXPECT_LT(smallest, octave_value(top, n + 1, 1) * (1 + (n + 2) * 0x1p-21f)) << top << " " << ratio;
       }
     }
-    EXPECT_EQ(octave_row(top, 1.0f), kOctaveRows);
-    EXPECT_EQ(octave_row(top, 0.0f), octave_first_row(top)) << "smaller than FP32 can hold";
-    EXPECT_EQ(octave_row_used(top, 255), kOctaveRows) << "what a group of zeros stores";
   }
+  EXPECT_EQ(choice.row(1.0f, 1.0f), kOctaveRows);
+  EXPECT_EQ(octave_row(255, 1.0f), kOctaveRows);
+  EXPECT_EQ(octave_row(255, 0.0f), octave_first_row(255)) << "smaller than FP32 can hold";
+  EXPECT_EQ(octave_row_used(255, 255), kOctaveRows) << "what a group of zeros stores";
 }
 
 // The mean over all draws is the value itself, to half a 2^-16th of the distance between neighbours, also
@@ -70,14 +102,15 @@ TEST(OctaveCodeTest, StochasticRoundingIsUnbiasedInTheValueDomain) {
     for (const int n : {3, 7, 12, 33, 127}) {
       for (const double x : {1.0 - 0x1p-20, 0.9, 0.700001, 0.5001, 0.49999, 0.3, 0.2500003, 0.26}) {
         const auto ratio = static_cast<float>(x);
-        if (octave_row(top, ratio) < n) continue;  // below code 1
-        const int low = stochastic_octave_code(top, n, ratio, 0);
+        if (ratio < octave_value(top, n, 1)) continue;
+        const float y = y_of(top, n, ratio);
+        const int low = stochastic_octave_code(top, n, y, 0);
         std::int64_t ups = 0;
         for (std::uint32_t random = 0; random < 0x10000; ++random) {
-          ups += stochastic_octave_code(top, n, ratio, random) - low;
+          ups += stochastic_octave_code(top, n, y, random) - low;
         }
         const double lower = octave_value(top, n, low), step = octave_value(top, n, low + 1) - lower;
-        EXPECT_NEAR(lower + step * static_cast<double>(ups) / 0x10000, ratio, step * 0x1p-15)
+        EXPECT_NEAR(lower + step * static_cast<double>(ups) / 0x10000, ratio, step * 0x1p-15 + 0x1p-23)
             << n << " " << x;
       }
     }
@@ -87,8 +120,8 @@ TEST(OctaveCodeTest, StochasticRoundingIsUnbiasedInTheValueDomain) {
 TEST(OctaveCodeTest, NearestIsNearest) {
   for (const int top : kTops) {
     for (const int n : {5, 16, 100}) {
-      for (float ratio = 1.0f; ratio > 0.01f && octave_row(top, ratio) >= n; ratio *= 0.99977f) {
-        const int code = nearest_octave_code(top, n, ratio);
+      for (float ratio = 1.0f; ratio > 0.01f && ratio > octave_value(top, n, 1); ratio *= 0.99977f) {
+        const int code = nearest_octave_code(top, n, y_of(top, n, ratio));
         const double mine = std::fabs(octave_value(top, n, code) - ratio);
         EXPECT_LE(mine, std::fabs(octave_value(top, n, code - 1) - ratio) * (1 + 1e-6) + 1e-9);
         if (code < top) {
