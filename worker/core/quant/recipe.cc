@@ -7,7 +7,7 @@ namespace {
 
 constexpr TensorFormat kBf16Matrix{Format::kBf16, Scaling::kNone, 0, ScaleFormat::kFp32};
 
-// Saved activations in FP8 with nothing saved twice, gradients in E5M2, moments in expanded E4M3.
+// Saved activations in FP8 with nothing saved twice, gradients in E5M2, moments in octave codes.
 Recipe coat_recipe() {
   Recipe recipe;
   recipe.name = "coat";
@@ -15,8 +15,9 @@ Recipe coat_recipe() {
   recipe.linear_gradient = {Format::kE5M2, Scaling::kTensor, 0, ScaleFormat::kFp32};
   recipe.saved_nonlinear = {Format::kE4M3, Scaling::kGroup, 16, ScaleFormat::kBf16};
   recipe.saved_attention = kBf16Matrix;
-  recipe.moment1 = moment_format(MomentCode::kE4M3, /*expand=*/true, 128, Rounding::kStochastic);
-  recipe.moment2 = recipe.moment1;
+  // One byte each; why these: NOTES.md.
+  recipe.moment1 = moment_format(MomentCode::kOctave8, /*expand=*/true, 128, Rounding::kStochastic);
+  recipe.moment2 = moment_format(MomentCode::kOctave8Unsigned, /*expand=*/true, 128, Rounding::kStochastic);
   return recipe;
 }
 

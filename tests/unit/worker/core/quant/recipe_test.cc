@@ -24,8 +24,10 @@ TEST(RecipeTest, CoatSavesFp8AndRecomputes) {
   EXPECT_EQ(coat.saved_nonlinear, (TensorFormat{Format::kE4M3, Scaling::kGroup, 16, ScaleFormat::kBf16}));
   EXPECT_FALSE(coat.save_norm_output || coat.save_activation || coat.save_product);
   EXPECT_EQ(coat.weight_values, Format::kFp32);
-  EXPECT_EQ(coat.moment1.code, MomentCode::kE4M3);
-  EXPECT_TRUE(coat.moment1.expand);
+  EXPECT_EQ(coat.moment1.code, MomentCode::kOctave8);
+  EXPECT_EQ(coat.moment2.code, MomentCode::kOctave8Unsigned);
+  EXPECT_NO_THROW(require_usable(coat.moment1, MomentUse::kFirst));
+  EXPECT_NO_THROW(require_usable(coat.moment2, MomentUse::kSecond));
   EXPECT_EQ(coat.moment2.rounding, Rounding::kStochastic);
   // Both moments: 2 bytes a value, and 5 bytes for each group of 128.
   EXPECT_EQ(coat.moment1.total_bytes(128'000) + coat.moment2.total_bytes(128'000), 2 * (128'000 + 5 * 1000));

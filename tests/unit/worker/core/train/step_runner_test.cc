@@ -181,7 +181,7 @@ TEST_F(StepRunnerTest, QuantizationIsMeasuredWhenItIsDue) {
     EXPECT_EQ(result->quantization[2].tensor_class, "moment2");
     EXPECT_GT(result->quantization[2].mean_expansion, 0);
     EXPECT_EQ(result->quantization[3].tensor_class, "update");
-    EXPECT_EQ(result->quantization[3].format, "e4m3+e4m3");
+    EXPECT_EQ(result->quantization[3].format, "octave8+octave8-unsigned");
   }
   EXPECT_EQ(bench->model->probes, 3 * 2);
 }

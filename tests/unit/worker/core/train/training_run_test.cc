@@ -348,9 +348,8 @@ TEST_P(LlamaRunTest, LearnsMoreThanTheFrequenciesOfBytes) {
   EXPECT_EQ(recorder.steps.back().nonfinite_steps, 0);
   for (const QuantizationFigure& figure : summary_->quantization) {
     // Half a unit in the last place, relative: 2^-4 for E4M3, 2^-3 for E5M2, 2^-9 for BF16; twice that is
-    // never reached.
-    const bool e4m3 = figure.format.starts_with("e4m3");  // the update's error is that of both moments
-    const double step = e4m3 ? 0x1p-4 : figure.format == "e5m2" ? 0x1p-3 : 0x1p-9;
+    // never reached. Moments and what they give are not worse than E4M3.
+    const double step = figure.format == "e5m2" ? 0x1p-3 : figure.format == "bf16" ? 0x1p-9 : 0x1p-4;
     EXPECT_GT(figure.relative_error, 0) << figure.tensor_class;
     EXPECT_LT(figure.relative_error, 2 * step) << figure.tensor_class;
   }
