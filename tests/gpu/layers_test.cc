@@ -216,9 +216,11 @@ TEST_F(RopeTest, ForwardAndBackward) {
       const std::int64_t cols = c.heads * c.head_dim;
       SCOPED_TRACE(describe(Shape{c.rows, cols}) + (inverse ? ", inverse" : ""));
       PairedMatrix x(kBf16, c.rows, cols, values(c.rows * cols, Fill::kSpread, 1));
-      cpu().rope({x.host(), c.heads, c.head_dim, c.sequence_length, c.theta, inverse}, {});
-      cuda().rope({x.device(), c.heads, c.head_dim, c.sequence_length, c.theta, inverse}, {});
+      Paired<float> amax(1);
+      cpu().rope({x.host(), c.heads, c.head_dim, c.sequence_length, c.theta, inverse, amax.host()}, {});
+      cuda().rope({x.device(), c.heads, c.head_dim, c.sequence_length, c.theta, inverse, amax.device()}, {});
       EXPECT_TRUE(same_bits(x));
+      EXPECT_TRUE(same_bits(amax));
     }
   }
 }

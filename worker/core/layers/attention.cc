@@ -8,13 +8,14 @@ namespace coat::layers {
 namespace {
 
 void rotate(const LayerContext& context, const AttentionWeights& weights, const AttentionShape& shape,
-            const at::Tensor& x, bool inverse) {
-  context.kernels.rope({.x = matrix_of(x),
-                        .heads = x.size(1) / shape.head_dim,
+            const BoundedTensor& x, bool inverse) {
+  context.kernels.rope({.x = matrix_of(x.value),
+                        .heads = x.value.size(1) / shape.head_dim,
                         .head_dim = shape.head_dim,
                         .sequence_length = shape.length,
                         .theta = weights.rope_theta,
-                        .inverse = inverse},
+                        .inverse = inverse,
+                        .amax_out = x.mutable_amax_data()},
                        context.stream);
 }
 
@@ -31,29 +32,36 @@ StoredTensor store(const LayerContext& context, const at::Tensor& value) {
       .rows;
 }
 
-// The attention output as the output product reads it.
-Operand output_operand(const LayerContext& context, const StoredTensor& out, OperandUse use) {
-  at::Tensor value = out.data;
-  if (out.format != kPlainBf16) {
-    value = empty_bf16(context, out.view().rows, out.view().cols);
-    context.kernels.dequantize(out.view(), matrix_of(value), context.stream);
-  }
-  const BoundedTensor source{value, {}};
+BoundedTensor output_values(const LayerContext& context, const AttentionSaved& saved) {
+  if (saved.out.format == kPlainBf16) return {saved.out.data, saved.out_amax};
+  const ConstMatrix stored = saved.out.view();
+  const BoundedTensor values{empty_bf16(context, stored.rows, stored.cols), saved.out_amax};
+  context.kernels.dequantize(stored, matrix_of(values.value), context.stream);
+  return values;
+}
+
+// The attention output as the output product reads it. Its largest magnitude is found here and saved.
+Operand output_operand(const LayerContext& context, AttentionSaved& saved) {
   const TensorFormat& format = context.recipe.linear_operand;
-  if (use == OperandUse::kBackward) return make_operand(context, source, format, use);
-  return make_measured_operand(context, source, format, use, TensorClass::kActivation);
+  BoundedTensor values = output_values(context, saved);
+  if (format.scaling == Scaling::kTensor) {
+    saved.out_amax = values.amax = empty_fp32(context, {1});
+    context.kernels.amax(matrix_of(values.value), values.mutable_amax_data(), context.stream);
+  }
+  return make_measured_operand(context, values, format, OperandUse::kForward, TensorClass::kActivation);
 }
 
 struct QkvGradients {
-  at::Tensor q, k, v;  // BF16, before rotary positions
+  BoundedTensor q, k, v;  // before rotary positions; those of v have no known bound
 };
 
 QkvGradients core_backward(const LayerContext& context, const AttentionWeights& weights,
                            const AttentionShape& shape, const AttentionSaved& saved,
                            const at::Tensor& d_out) {
-  QkvGradients d{empty_bf16(context, shape.tokens(), shape.width()),
-                 empty_bf16(context, shape.tokens(), shape.kv_width()),
-                 empty_bf16(context, shape.tokens(), shape.kv_width())};
+  const TensorFormat& format = context.recipe.linear_gradient;
+  const QkvGradients d{empty_bounded(context, shape.tokens(), shape.width(), format),
+                       empty_bounded(context, shape.tokens(), shape.kv_width(), format),
+                       {empty_bf16(context, shape.tokens(), shape.kv_width()), {}}};
   attention_core(context.device.type())
       .backward(context, {.shape = shape,
                           .q = saved.q.view(),
@@ -62,9 +70,9 @@ QkvGradients core_backward(const LayerContext& context, const AttentionWeights& 
                           .out = saved.out.view(),
                           .log_sum_exp = saved.log_sum_exp,
                           .d_out = matrix_of(d_out),
-                          .dq = matrix_of(d.q),
-                          .dk = matrix_of(d.k),
-                          .dv = matrix_of(d.v)});
+                          .dq = matrix_of(d.q.value),
+                          .dk = matrix_of(d.k.value),
+                          .dv = matrix_of(d.v.value)});
   rotate(context, weights, shape, d.q, /*inverse=*/true);
   rotate(context, weights, shape, d.k, /*inverse=*/true);
   return d;
@@ -74,7 +82,7 @@ QkvGradients core_backward(const LayerContext& context, const AttentionWeights& 
 
 std::int64_t AttentionSaved::bytes() const {
   return norm.bytes() + norm_output.bytes() + q.bytes() + k.bytes() + v.bytes() + out.bytes() +
-         static_cast<std::int64_t>(log_sum_exp.nbytes());
+         static_cast<std::int64_t>(log_sum_exp.nbytes() + (out_amax.defined() ? out_amax.nbytes() : 0));
 }
 
 at::Tensor attention_forward(const LayerContext& context, const AttentionWeights& weights,
@@ -87,8 +95,8 @@ at::Tensor attention_forward(const LayerContext& context, const AttentionWeights
         use, TensorClass::kActivation);
     const at::Tensor q = project(context, operand, *weights.q);
     const at::Tensor k = project(context, operand, *weights.k);
-    rotate(context, weights, shape, q, /*inverse=*/false);
-    rotate(context, weights, shape, k, /*inverse=*/false);
+    rotate(context, weights, shape, {q, {}}, /*inverse=*/false);
+    rotate(context, weights, shape, {k, {}}, /*inverse=*/false);
     saved.q = store(context, q);
     saved.k = store(context, k);
     saved.v = store(context, project(context, operand, *weights.v));
@@ -106,8 +114,7 @@ at::Tensor attention_forward(const LayerContext& context, const AttentionWeights
                          .v = saved.v.view(),
                          .out = saved.out.view(),
                          .log_sum_exp = saved.log_sum_exp});
-  const Operand out = output_operand(context, saved.out, OperandUse::kForward);
-  return project(context, out, *weights.o);
+  return project(context, output_operand(context, saved), *weights.o);
 }
 
 at::Tensor attention_backward(const LayerContext& context, const AttentionWeights& weights,
@@ -116,7 +123,9 @@ at::Tensor attention_backward(const LayerContext& context, const AttentionWeight
   at::Tensor d_out = empty_bf16(context, shape.tokens(), shape.width());
   {
     const Operand gradient = gradient_operand(context, dy);
-    linear_backward_weight(context, gradient, output_operand(context, saved.out, OperandUse::kBackward),
+    linear_backward_weight(context, gradient,
+                           make_operand(context, output_values(context, saved), context.recipe.linear_operand,
+                                        OperandUse::kBackward),
                            *weights.o);
     linear_backward_input(context, gradient, *weights.o, matrix_of(d_out), /*accumulate=*/false);
   }
@@ -128,9 +137,9 @@ at::Tensor attention_backward(const LayerContext& context, const AttentionWeight
     x = rms_norm_operand(context, *weights.norm, weights.norm_eps, context.recipe.linear_operand, saved.norm);
   at::Tensor sum = empty_gradient_sum(context, shape.tokens(), weights.q->value.size(1));
   bool accumulate = false;
-  const auto backward_of = [&](at::Tensor& gradient, Parameter& weight) {
-    const Operand operand = gradient_operand(context, {gradient, {}});
-    gradient.reset();
+  const auto backward_of = [&](BoundedTensor& gradient, Parameter& weight) {
+    const Operand operand = gradient_operand(context, gradient);
+    gradient = BoundedTensor{};
     linear_backward_weight(context, operand, x, weight);
     linear_backward_input(context, operand, weight, matrix_of(sum), accumulate);
     accumulate = true;

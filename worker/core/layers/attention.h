@@ -26,6 +26,7 @@ struct AttentionSaved {
   StoredTensor q, k, v;  // after rotary positions, in recipe.saved_attention
   StoredTensor
       out;  // in recipe.saved_attention; both the attention's and the output product's backward read it
+  at::Tensor out_amax;  // its largest magnitude, FP32 [1], where the output product's operand has one scale
   at::Tensor log_sum_exp;  // FP32 [T, heads]
   std::int64_t bytes() const;
 };

@@ -42,9 +42,10 @@ std::int64_t saved_bytes_of_layer(const spec::ModelSpec& model, const Recipe& re
   const std::int64_t gate_up = 2 * in(recipe.saved_nonlinear, model.intermediate);
   const std::int64_t activation = recipe.save_activation ? in(recipe.saved_nonlinear, model.intermediate) : 0;
   const std::int64_t product = recipe.save_product ? in(recipe.linear_operand, model.intermediate) : 0;
-  // The largest magnitudes that what is made again is scaled with.
+  // The largest magnitudes that what is quantized again is scaled with: the attention output, and what is
+  // made again.
   const bool scaled = recipe.linear_operand.scaling == Scaling::kTensor;
-  const std::int64_t made_again = (recipe.save_norm_output ? 0 : 2) + (recipe.save_product ? 0 : 1);
+  const std::int64_t made_again = 1 + (recipe.save_norm_output ? 0 : 2) + (recipe.save_product ? 0 : 1);
   return norm_inputs + norm_outputs + attention + gate_up + activation + product +
          (scaled ? made_again * kFp32Bytes : 0);
 }

@@ -140,7 +140,8 @@ struct RopeArgs {
   std::int64_t head_dim;  // even
   std::int64_t sequence_length;
   float theta;
-  bool inverse = false;  // backward: rotate by minus the angle
+  bool inverse = false;       // backward: rotate by minus the angle
+  float* amax_out = nullptr;  // of x, rotated
 };
 
 struct ResidualAddArgs {

@@ -28,7 +28,8 @@ void rope(const RopeArgs& args) {
   if (args.head_dim % 2 != 0) throw std::logic_error("rope: head_dim must be even");
   if (args.sequence_length <= 0) throw std::logic_error("rope: sequence_length must be positive");
   const std::int64_t half = args.head_dim / 2, cols = args.x.cols, rows = args.x.rows;
-  if (rows == 0 || cols == 0) return;
+  SharedAmax largest;
+  if (rows == 0 || cols == 0) return largest.store_to(args.amax_out);
   const auto half_size = static_cast<std::size_t>(half);
   std::vector<double> frequency(half_size);
   for (std::size_t i = 0; i < half_size; ++i) {
@@ -39,6 +40,7 @@ void rope(const RopeArgs& args) {
   const std::int64_t positions = std::min(rows, args.sequence_length);
   at::parallel_for(0, positions, row_grain(cols), [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> cosine(half_size), sine(half_size), values(static_cast<std::size_t>(cols));
+    std::int32_t bits = 0;
     for (std::int64_t position = begin; position < end; ++position) {
       for (std::size_t i = 0; i < half_size; ++i) {
         const double angle = static_cast<double>(position) * frequency[i];
@@ -52,9 +54,14 @@ void rope(const RopeArgs& args) {
           rotate(low, low + half, cosine.data(), sine.data(), half);
         }
         encode_span(values.data(), args.x, row, 0, cols);
+        if (args.amax_out == nullptr) continue;
+        round_to_bf16(values.data(), cols);
+        bits = std::max(bits, magnitude_bits(values.data(), cols));
       }
     }
+    largest.update(bits);
   });
+  largest.store_to(args.amax_out);
 }
 
 }  // namespace coat::kernels::cpu

@@ -18,29 +18,51 @@ struct NormSource {
   X x;
   W weight;
   const float* rstd;
+  struct Pair {
+    Fetched<X> x;
+    float rstd;
+  };
   __device__ Values any(std::int64_t row, std::int64_t col) const {
-    Values v = load(x, row, col);
-    if (row >= x.rows) return v;
-    const Values w = load(weight, 0, col);
-    const float factor = rstd[row];
+    if (row >= x.rows) return Values{};
+    return normalized(load(x, row, col), rstd[row], load(weight, 0, col));
+  }
+  __device__ Pair fetch(std::int64_t row, std::int64_t col) const {
+    return {cuda::fetch(x, row, col), rstd[row]};
+  }
+  __device__ Values column(std::int64_t col) const { return load(weight, 0, col); }
+  __device__ Values values(const Pair& fetched, const Values& w) const {
+    return normalized(decoded<X>(fetched.x), fetched.rstd, w);
+  }
+  __device__ static Values normalized(Values v, float factor, const Values& w) {
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * factor * w.x[i];
     return through_bf16(v);
   }
-  __device__ Values whole(std::int64_t row, std::int64_t col) const { return any(row, col); }
 };
 
 template <typename M>
 struct ProductSource {
   M gate, up;
+  struct Pair {
+    Fetched<M> gate, up;
+  };
+  struct Column {};
   __device__ Values any(std::int64_t row, std::int64_t col) const {
-    Values v = load(gate, row, col);
-    const Values u = load(up, row, col), sigmoid = sigmoids(v);
+    return product(load(gate, row, col), load(up, row, col));
+  }
+  __device__ Pair fetch(std::int64_t row, std::int64_t col) const {
+    return {cuda::fetch(gate, row, col), cuda::fetch(up, row, col)};
+  }
+  __device__ Column column(std::int64_t) const { return {}; }
+  __device__ Values values(const Pair& fetched, Column) const {
+    return product(decoded<M>(fetched.gate), decoded<M>(fetched.up));
+  }
+  __device__ static Values product(Values v, const Values& u) {
+    const Values sigmoid = sigmoids(v);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * sigmoid.x[i] * u.x[i];
     return through_bf16(v);
   }
-  __device__ Values whole(std::int64_t row, std::int64_t col) const { return any(row, col); }
 };
 
 struct Outputs {
@@ -89,8 +111,8 @@ void run(const Outputs& out, const float* amax, bool fits, const Typed& typed, c
 void rms_norm_recompute(const RmsNormRecomputeArgs& args, cudaStream_t stream) {
   constexpr const char* kName = "rms_norm_recompute";
   const DeviceMatrix x = input(args.x, kName);
-  const Outputs out = outputs_of(args.output, x, kName);
   if (x.rows == 0 || x.cols == 0) return;
+  const Outputs out = outputs_of(args.output, x, kName);
   const DeviceMatrix weight =
       input({args.weight, nullptr, {Format::kFp32, Scaling::kNone}, 1, x.cols}, kName);
   run(out, args.amax, is_grouped(x) && is_fp32(weight),
@@ -102,8 +124,8 @@ void swiglu_recompute(const SwigluRecomputeArgs& args, cudaStream_t stream) {
   constexpr const char* kName = "swiglu_recompute";
   const DeviceMatrix gate = input(args.gate, kName), up = input(args.up, kName);
   require_same_shape(gate, up, kName);
-  const Outputs out = outputs_of(args.output, gate, kName);
   if (gate.rows == 0 || gate.cols == 0) return;
+  const Outputs out = outputs_of(args.output, gate, kName);
   run(out, args.amax, is_grouped(gate) && is_grouped(up),
       ProductSource<GroupedE4M3>{GroupedE4M3(gate), GroupedE4M3(up)}, ProductSource<DeviceMatrix>{gate, up},
       kName, stream);

@@ -5,8 +5,9 @@
 
 #include "worker/core/base/error.h"
 #include "worker/core/kernels/cuda/check.h"
-#include "worker/core/kernels/cuda/matrix_io.cuh"
 #include "worker/core/kernels/cuda/operations.h"
+#include "worker/core/kernels/cuda/reduce.cuh"
+#include "worker/core/kernels/cuda/scaling.h"
 
 namespace coat::kernels::cuda {
 namespace {
@@ -46,8 +47,9 @@ struct alignas(2 * kPairs) Pairs {
 template <int kPairs>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(DeviceMatrix x, std::int64_t heads, std::int64_t half, std::int64_t sequence_length,
-                bool inverse, const __grid_constant__ Frequencies frequencies) {
+                bool inverse, float* amax, const __grid_constant__ Frequencies frequencies) {
   constexpr int kHeads = 4;
+  std::uint32_t largest = 0;  // as a BF16 code
   const auto per_row = static_cast<std::uint32_t>(half / kPairs);
   const std::int64_t total = x.rows * per_row;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total;
@@ -72,13 +74,17 @@ __global__ void __launch_bounds__(kThreads)
       for (int h = 0; h < kHeads; ++h) {
         if (head + h >= heads) continue;
 #pragma unroll
-        for (int j = 0; j < kPairs; ++j) rotate(a[h].x[j], b[h].x[j], turns[j]);
+        for (int j = 0; j < kPairs; ++j) {
+          rotate(a[h].x[j], b[h].x[j], turns[j]);
+          largest = max(largest, max(a[h].x[j] & 0x7FFFu, b[h].x[j] & 0x7FFFu));
+        }
         std::uint16_t* at = low + (head + h) * 2 * half;
         *reinterpret_cast<Pairs<kPairs>*>(at) = a[h];
         *reinterpret_cast<Pairs<kPairs>*>(at + half) = b[h];
       }
     }
   }
+  join_amax(amax, largest << 16);
 }
 
 }  // namespace
@@ -94,6 +100,7 @@ void rope(const RopeArgs& args, cudaStream_t stream) {
     throw UnsupportedError("rope: a head of " + std::to_string(args.head_dim) +
                            " has no CUDA version; at most 512");
   }
+  clear_amax(args.amax_out, "rope", stream);
   if (x.rows == 0 || x.cols == 0) return;
   Frequencies frequencies{};
   for (std::int64_t i = 0; i < half; ++i) {
@@ -102,7 +109,7 @@ void rope(const RopeArgs& args, cudaStream_t stream) {
   }
   const auto run = [&]<int kPairs>(std::integral_constant<int, kPairs>) {
     rope_kernel<kPairs><<<blocks_for(x.rows * half / kPairs, kThreads), kThreads, 0, stream>>>(
-        x, args.heads, half, args.sequence_length, args.inverse, frequencies);
+        x, args.heads, half, args.sequence_length, args.inverse, args.amax_out, frequencies);
   };
   const bool aligned = half % 2 == 0 && reinterpret_cast<std::uintptr_t>(x.data) % 4 == 0;
   if (aligned) {

@@ -2,7 +2,8 @@
 // way. Device code only.
 //
 // A Source gives the values of 8 neighbouring elements of a row: any(row, col) of any place, 0 beyond the
-// edges; whole(row, col) of a full chunk inside.
+// edges. Of full chunks inside, fetch(row, col) starts the loads, and values(fetched, column(col)) are made
+// later, where column(col) is what all rows share.
 #pragma once
 
 #include "worker/core/kernels/cuda/check.h"
@@ -20,9 +21,12 @@ template <typename M>
 struct MatrixSource {
   M m;
   __device__ Values any(std::int64_t row, std::int64_t col) const { return load(m, row, col); }
-  __device__ Values whole(std::int64_t row, std::int64_t col) const {
+  __device__ Values fetch(std::int64_t row, std::int64_t col) const {
     return load_typed(m, row * m.cols + col);
   }
+  struct Column {};
+  __device__ Column column(std::int64_t) const { return {}; }
+  __device__ Values values(const Values& fetched, Column) const { return fetched; }
 };
 
 struct ToNearest {
@@ -114,13 +118,14 @@ __global__ void __launch_bounds__(kTransposeThreads)
   const std::int64_t row0 = first_row + row_chunk * kChunk, col = first_col + col_chunk * kChunk;
   const float inverse = __frcp_rn(scale_at(transposed, 0));
   if (row0 < rows && col < cols) {
-    Values v[kChunk];
+    decltype(source.fetch(row0, col)) fetched[kChunk];
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) v[i] = source.whole(row0 + i, col);
+    for (int i = 0; i < kChunk; ++i) fetched[i] = source.fetch(row0 + i, col);
+    const auto column = source.column(col);
     std::uint32_t words[2][2][4];  // [half of the cols][half of the rows][row]
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      const uint2 codes = encode_bytes<kFormat>(times(v[i], inverse));
+      const uint2 codes = encode_bytes<kFormat>(times(source.values(fetched[i], column), inverse));
       if (out.data != nullptr) {
         *reinterpret_cast<uint2*>(static_cast<std::uint8_t*>(out.data) + (row0 + i) * cols + col) = codes;
       }

@@ -104,6 +104,8 @@ TEST(RecomputeEdgeTest, EachLayoutAloneAndWrongOutputs) {
   run({{}, alone.transposed.view()});
   expect_equal(alone, both);
   OwnedMatrix grouped(kE4M3Group16, 17, 48), wrong(kE4M3Tensor, 48, 17);
+  const OwnedMatrix none(kE4M3Group16, 0, 48);
+  cpu_kernels().swiglu_recompute({.gate = none.view(), .up = none.view(), .amax = &amax, .output = {}}, {});
   EXPECT_THROW(run({}), std::logic_error);
   EXPECT_THROW(run({grouped.view(), {}}), std::logic_error);
   EXPECT_THROW(run({wrong.view(), {}}), std::logic_error);

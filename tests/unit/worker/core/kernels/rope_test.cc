@@ -26,8 +26,14 @@ TEST(RopeTest, RotatesPairsByTheirPosition) {
     const std::int64_t cols = shape.heads * shape.head_dim, half = shape.head_dim / 2;
     OwnedMatrix x = make_matrix(normal_values(shape.rows * cols, 1), kBf16, shape.rows, cols);
     const std::vector<double> before = decoded(x.view());
-    cpu_kernels().rope(args_of(x, shape), {});
+    float amax = -1;
+    RopeArgs args = args_of(x, shape);
+    args.amax_out = &amax;
+    cpu_kernels().rope(args, {});
     const std::vector<double> after = decoded(x.view());
+    double largest = 0;
+    for (const double value : after) largest = std::max(largest, std::fabs(value));
+    EXPECT_EQ(double{amax}, largest);
     for (std::int64_t i = 0; i < shape.rows * cols; ++i) {
       const std::int64_t position = i / cols % shape.sequence_length, in_head = i % shape.head_dim;
       const double angle =
