@@ -70,7 +70,9 @@ __global__ void __launch_bounds__(kThreads)
     const Values gate = load(m.gate, row, col), up = load(m.up, row, col),
                  dproduct = load(m.dproduct, row, col);
     Values dgate = product(dproduct, up), active;
-    if (round_dsilu) dgate = rounded_to_bf16(dgate);
+    if constexpr (kCanExist<decltype(m.activation)>) {
+      if (round_dsilu) dgate = rounded_to_bf16(dgate);
+    }
     const Values sigmoid = sigmoids(gate);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
@@ -132,7 +134,7 @@ void run_backward(const BackwardMatrices<DeviceMatrix, DeviceMatrix, DeviceMatri
                                                      args.dup_amax_out);
   };
   const Bf16Matrix dproduct(as_one_row(m.dproduct)), dgate(as_one_row(m.dgate)), dup(as_one_row(m.dup));
-  if (plain && is_grouped(m.gate) && is_grouped(m.up) && !reads) {
+  if (plain && is_grouped(m.gate) && is_grouped(m.up) && !reads && !args.round_dsilu) {
     const BackwardMatrices<GroupedE4M3, Bf16Matrix, NoMatrix> rows{
         GroupedE4M3(as_one_row(m.gate)), GroupedE4M3(as_one_row(m.up)), dproduct, {}, dgate, dup};
     launch(rows, row);
