@@ -58,7 +58,7 @@ TEST_F(ProgramTest, DoneWithEventsOnStandardOutput) {
 }
 
 TEST_F(ProgramTest, TheMeasuredPeakIsTheLedgersWithinTwoPercent) {
-  for (const char* recipe : {"coat", "bf16"}) {
+  for (const char* recipe : {"coat", "coat-paper", "bf16"}) {
     spec_["recipe"] = recipe;
     const Outcome outcome = run({}, recipe);
     ASSERT_THAT(outcome, EndsWithCode(ExitCode::kDone)) << outcome.err;

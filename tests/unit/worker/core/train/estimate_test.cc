@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(Estimate, AgreesWithWhatIsAllocated) {
-  for (const std::string name : {"coat", "bf16"}) {
+  for (const std::string name : {"coat", "coat-paper", "bf16"}) {
     const spec::JobSpec spec = small_spec("unused", name);
     const auto model = make_llama(spec.model, recipe(name), kernels::cpu_kernels(), at::kCPU, 1);
     const AdamW optimizer(model->parameters(), recipe(name), {}, kernels::cpu_kernels());

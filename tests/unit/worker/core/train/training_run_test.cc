@@ -1,5 +1,6 @@
 #include "worker/core/train/training_run.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -302,7 +303,7 @@ TEST_F(TrainingRunTest, CudaInABuildWithoutItIsNamed) {
   }
 }
 
-// The real model from here on, with both recipes.
+// The real model from here on, with every recipe.
 class LlamaRunTest : public TrainingRunTest, public ::testing::WithParamInterface<const char*> {
  protected:
   LlamaRunTest() { spec_.recipe = GetParam(); }
@@ -362,8 +363,12 @@ TEST_P(LlamaRunTest, LearnsMoreThanTheFrequenciesOfBytes) {
             sample);
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, LlamaRunTest, ::testing::Values("coat", "bf16"),
-                         [](const auto& suite) { return std::string(suite.param); });
+INSTANTIATE_TEST_SUITE_P(Recipes, LlamaRunTest, ::testing::Values("coat", "coat-paper", "bf16"),
+                         [](const auto& suite) {
+                           std::string name = suite.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 TEST_F(TrainingRunTest, SampleFromSaysWhatIsWrong) {
   checkpoint::FileSystem& files = checkpoint::real_file_system();
