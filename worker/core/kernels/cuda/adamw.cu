@@ -83,6 +83,14 @@ bool quads_are_aligned(const AdamWTensor& tensor, const AdamWArgs& args) {
          on_border(tensor.m.data, border(args.moment1)) && on_border(tensor.v.data, border(args.moment2));
 }
 
+// ... and 16 bytes, counted in 32 bits.
+bool chunks_are_aligned(const AdamWTensor& tensor) {
+  constexpr int kChunkBytes = 16;
+  return tensor.elements < std::int64_t{1} << 33 && on_border(tensor.value, kChunkBytes) &&
+         on_border(tensor.residual, kChunkBytes) && on_border(tensor.gradient, kChunkBytes) &&
+         on_border(tensor.m.data, kChunkBytes) && on_border(tensor.v.data, kChunkBytes);
+}
+
 std::vector<TensorEntry> entries_of(const AdamWArgs& args, std::int64_t tile_elements, std::int64_t& tiles) {
   std::vector<TensorEntry> entries;
   for (const AdamWTensor& tensor : args.tensors) {
@@ -97,7 +105,8 @@ std::vector<TensorEntry> entries_of(const AdamWArgs& args, std::int64_t tile_ele
                        tiles,
                        tensor.id,
                        value_kept(args, tensor.decay),
-                       quads_are_aligned(tensor, args)});
+                       quads_are_aligned(tensor, args),
+                       quads_are_aligned(tensor, args) && chunks_are_aligned(tensor)});
     tiles += (tensor.elements + tile_elements - 1) / tile_elements;
   }
   return entries;

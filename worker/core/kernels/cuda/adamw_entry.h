@@ -42,8 +42,9 @@ struct TensorEntry {
   std::int64_t first_index;
   std::int64_t first_tile;  // of the launch's tiles, numbered through
   std::uint32_t id;
-  float keep;    // 1 - learning rate * decay
-  bool aligned;  // four elements can be read at once, and share a Philox block
+  float keep;          // 1 - learning rate * decay
+  bool aligned;        // four elements can be read at once, and share a Philox block
+  bool aligned_tiles;  // ... and 16 bytes of each array
 };
 
 struct StepScalars {

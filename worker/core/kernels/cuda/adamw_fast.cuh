@@ -24,6 +24,7 @@ struct Exchange {
   uint4 encoders[kMoments];
 };
 
+// Four values as they are stored.
 template <Format kFormat>
 struct RawQuad;
 template <>
@@ -35,16 +36,37 @@ struct RawQuad<Format::kBf16> {
   uint2 x;
 };
 
+// A tile's elements on their way from device memory: the next one's come while a warp works on its last.
+template <WeightFormat kWeights, Format kGradient>
+struct Stage {
+  static constexpr Format kValue = kWeights == WeightFormat::kFp32 ? Format::kFp32 : Format::kBf16;
+  static constexpr bool kResiduals = kWeights == WeightFormat::kBf16Residual;
+  RawQuad<kValue> value[kTile / kQuad];
+  RawQuad<kGradient> gradient[kTile / kQuad];
+  alignas(16) std::uint32_t m[kTile / kQuad], v[kTile / kQuad], residual[kResiduals ? kTile / kQuad : 4];
+};
+
+// Starts the copy of a tile's part of an array in device memory, on a border of 16 bytes, by a whole warp.
+template <typename T, std::size_t kCount>
+__device__ inline void start_copy(T (&to)[kCount], const void* from, std::uint32_t tile, int lane) {
+  constexpr unsigned kChunks = sizeof(T) * kCount / sizeof(uint4);
+  static_assert(kChunks % kWarp == 0);
+  const uint4* chunks = static_cast<const uint4*>(from) + (tile * kChunks + static_cast<unsigned>(lane));
+  constexpr std::uint32_t kChunk16 = sizeof(uint4);
+  const std::uint32_t there =
+      static_cast<std::uint32_t>(__cvta_generic_to_shared(to)) + kChunk16 * static_cast<std::uint32_t>(lane);
+#pragma unroll
+  for (unsigned i = 0; i < kChunks; i += kWarp) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(there + i * kChunk16), "l"(chunks + i)
+                 : "memory");
+  }
+}
+
 // Element `index` of an array in global memory: the compiler cannot know where pointers from memory lead.
 template <typename T>
-__device__ inline T& global_at(void* data, std::int64_t index) {
+__device__ inline T& global_at(void* data, std::uint32_t index) {
   __builtin_assume(__isGlobal(data));
   return static_cast<T*>(data)[index];
-}
-template <typename T>
-__device__ inline const T& global_at(const void* data, std::int64_t index) {
-  __builtin_assume(__isGlobal(data));
-  return static_cast<const T*>(data)[index];
 }
 __device__ inline Quad values_of(const RawQuad<Format::kFp32>& raw) {
   return {{raw.x.x, raw.x.y, raw.x.z, raw.x.w}};
@@ -93,6 +115,34 @@ __device__ inline uint2 rounded_halves(const Quad& value, const Words& words) {
   return {__byte_perm(rounded[0], rounded[1], 0x7632), __byte_perm(rounded[2], rounded[3], 0x7632)};
 }
 
+// join_weight() of four.
+__device__ inline Quad joined_weights(const Quad& bf16, std::uint32_t residuals) {
+  Quad value;
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    const auto residual = static_cast<std::int32_t>(residuals << (24 - 8 * i)) >> 24;
+    value.x[i] = __uint_as_float(__float_as_uint(bf16.x[i]) + (static_cast<std::uint32_t>(residual) << 8));
+  }
+  return value;
+}
+
+// split_weight() of four finite values below 2^120. The bits' carries do not reach the sign.
+struct SplitQuad {
+  uint2 halves;
+  std::uint32_t residuals;
+};
+__device__ inline SplitQuad split_weights(const Quad& value) {
+  std::uint32_t kept[kQuad], nearest[kQuad];
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    const std::uint32_t bits = __float_as_uint(value.x[i]);
+    kept[i] = bits + 0x7Fu + (bits >> 8 & 1u);
+    nearest[i] = kept[i] + 0x8000u;
+  }
+  return {{__byte_perm(nearest[0], nearest[1], 0x7632), __byte_perm(nearest[2], nearest[3], 0x7632)},
+          packed_bytes<1>(kept)};
+}
+
 // The tables of both moments; one where they are the same.
 template <typename First, typename Second>
 struct Tables {
@@ -111,61 +161,87 @@ struct Tables<Both, Both> {
   __device__ void load(const MomentStore& store1, const MomentStore&) { first.load(store1); }
 };
 
+// One warp's work on whole tiles: fetch() one, then step() it, which calls back when the next may be fetched.
 template <WeightFormat kWeights, Format kGradient, typename Moment1, typename Moment2>
 class WholeTile {
  public:
   using Shared = Tables<typename Moment1::Table, typename Moment2::Table>;
+  struct WarpShared {
+    Stage<kWeights, kGradient> stage;
+    Exchange exchange;
+  };
 
-  __device__ WholeTile(const TensorEntry& t, const Shared& shared, Exchange& exchange,
-                       const AdamWLaunch& launch, float gradient_factor)
-      : t_(t),
-        shared_(shared),
-        exchange_(exchange),
+  __device__ WholeTile(const Shared& tables, WarpShared& mine, const AdamWLaunch& launch,
+                       float gradient_factor)
+      : tables_(tables),
+        stage_(mine.stage),
+        exchange_(mine.exchange),
         launch_(launch),
-        gradient_factor_(gradient_factor),
-        keep_(t.keep),
-        value_(t.value),
-        gradient_(t.gradient),
-        m_codes_(t.m.stored),
-        v_codes_(t.v.stored),
-        first_block_(static_cast<std::uint64_t>(t.first_index / kQuad)),
-        id_(t.id) {}
+        gradient_factor_(gradient_factor) {}
 
-  // The elements from `first` on. False: nothing is done, the general code is needed.
-  __device__ bool step(std::int64_t first) {
-    const std::int64_t quad = first / kQuad + lane();
-    RawQuad<kGradient> gradient[kGroups];
-    RawQuad<kValue> value[kGroups];
-    std::uint32_t m_codes[kGroups], v_codes[kGroups];
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      m_codes[g] = global_at<std::uint32_t>(m_codes_, quad + g * kWarp);
-      v_codes[g] = global_at<std::uint32_t>(v_codes_, quad + g * kWarp);
-      gradient[g] = global_at<RawQuad<kGradient>>(gradient_, quad + g * kWarp);
-      value[g] = global_at<RawQuad<kValue>>(value_, quad + g * kWarp);
-    }
-    const bool values_fit = are_small(value);
-    make_decoders(first / kGroup);
+  // Starts to read a tile of `t`.
+  __device__ void fetch(const TensorEntry& t, std::uint32_t tile) {
+    start_copy(stage_.value, t.value, tile, lane());
+    start_copy(stage_.gradient, t.gradient, tile, lane());
+    start_copy(stage_.m, t.m.stored, tile, lane());
+    start_copy(stage_.v, t.v.stored, tile, lane());
+    if constexpr (kResiduals) start_copy(stage_.residual, t.residual, tile, lane());
+    if (lane() >= kMoments) return;
+    const GroupData& data = is_m() ? t.m : t.v;
+    amax_ = global_at<float>(data.amax, group_of(tile));
+    row_ = global_at<std::uint8_t>(data.row, group_of(tile));
+  }
+
+  // The tile that was fetched. False: nothing is done, the general code is needed. next() is called in any
+  // case.
+  template <typename Next>
+  __device__ bool step(const TensorEntry& t, std::uint32_t tile, Next next) {
+    make_decoders();
     Quad m[kGroups], v[kGroups];
+    RawQuad<kValue> value[kGroups];
+    std::uint32_t residual[kGroups];
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      m[g] = Moment1::decode(shared_.first, exchange_.decoders[2 * g], m_codes[g]);
-      v[g] = Moment2::decode(shared_.second, exchange_.decoders[2 * g + 1], v_codes[g]);
-      add_gradient(values_of(gradient[g]), m[g], v[g]);
+      const int quad = g * kWarp + lane();
+      m[g] = Moment1::decode(tables_.first, exchange_.decoders[2 * g], stage_.m[quad]);
+      v[g] = Moment2::decode(tables_.second, exchange_.decoders[2 * g + 1], stage_.v[quad]);
+      add_gradient(values_of(stage_.gradient[quad]), m[g], v[g]);
       find_range<true>(m[g], 2 * g);
       find_range<false>(v[g], 2 * g + 1);
+      value[g] = stage_.value[quad];
+      if constexpr (kResiduals) residual[g] = stage_.residual[quad];
     }
-    if (!make_encoders(first / kGroup, values_fit)) return false;
+    const bool values_fit = are_small(value);
+    __syncwarp();  // the stage is read, the ranges are written
+    next();
+    if (!make_encoders(t, tile, values_fit)) return false;
+    const Target target{t.value,
+                        t.residual,
+                        t.m.stored,
+                        t.v.stored,
+                        tile * unsigned{kTile / kQuad} + static_cast<unsigned>(lane()),
+                        static_cast<std::uint64_t>(t.first_index / kQuad),
+                        t.id,
+                        t.keep};
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) finish(quad + g * kWarp, g, value[g], m[g], v[g]);
-    __syncwarp();  // the encoders are read
+    for (int g = 0; g < kGroups; ++g) {
+      Quad exact = values_of(value[g]);
+      if constexpr (kResiduals) exact = joined_weights(exact, residual[g]);
+      finish(target, g, exact, m[g], v[g]);
+    }
     return true;
   }
 
  private:
-  static constexpr Format kValue = kWeights == WeightFormat::kFp32 ? Format::kFp32 : Format::kBf16;
+  static constexpr Format kValue = Stage<kWeights, kGradient>::kValue;
+  static constexpr bool kResiduals = Stage<kWeights, kGradient>::kResiduals;
 
   static __device__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+  // Lane 2 g looks after m of group g, lane 2 g + 1 after v; those from kMoments on do the same again.
+  static __device__ bool is_m() { return threadIdx.x % 2 == 0; }
+  static __device__ std::uint32_t group_of(std::uint32_t tile) {
+    return tile * kGroups + threadIdx.x % kMoments / 2;
+  }
 
   // BF16 values below 2^99, so that a step leaves them finite; NaN is none. Others need no care.
   static __device__ bool are_small(const RawQuad<Format::kBf16> (&raw)[kGroups]) {
@@ -180,17 +256,13 @@ class WholeTile {
   }
   static __device__ bool are_small(const RawQuad<Format::kFp32> (&)[kGroups]) { return true; }
 
-  // Lane 2 g looks after m of group g, lane 2 g + 1 after v; the others do the same again.
-  __device__ void make_decoders(std::int64_t first_group) {
-    const int place = lane() % kMoments;
-    const std::int64_t group = first_group + place / 2;
+  // Waits for what was fetched.
+  __device__ void make_decoders() {
     if (lane() < kMoments) {
-      const GroupData& data = place % 2 == 0 ? t_.m : t_.v;
-      const float amax = global_at<float>(data.amax, group);
-      const int row = global_at<std::uint8_t>(data.row, group);
-      exchange_.decoders[place] = place % 2 == 0 ? Moment1::decoder(shared_.first, amax, row)
-                                                 : Moment2::decoder(shared_.second, amax, row);
+      exchange_.decoders[lane()] = is_m() ? Moment1::decoder(tables_.first, amax_, row_)
+                                          : Moment2::decoder(tables_.second, amax_, row_);
     }
+    asm volatile("cp.async.wait_all;" ::: "memory");
     __syncwarp();
   }
 
@@ -216,73 +288,79 @@ class WholeTile {
     }
     largest = __reduce_max_sync(kWholeWarp, largest);
     smallest = __reduce_min_sync(kWholeWarp, smallest);
-    if (lane() == 0) exchange_.ranges[place] = {largest, smallest + 1};
+    if (lane() == 0) exchange_.ranges[place] = {largest, smallest};
   }
 
   // Stores amax and row of all groups, unless one of them does not suit this code: false.
-  __device__ bool make_encoders(std::int64_t first_group, bool values_fit) {
-    __syncwarp();
-    const int place = lane() % kMoments;
-    const bool is_m = place % 2 == 0;
-    const Range range = exchange_.ranges[place];
-    const Encoding encoding = is_m ? Moment1::encoder(shared_.first, launch_.store1, range)
-                                   : Moment2::encoder(shared_.second, launch_.store2, range);
+  __device__ bool make_encoders(const TensorEntry& t, std::uint32_t tile, bool values_fit) {
+    const unsigned place = threadIdx.x % kMoments;
+    Range range = exchange_.ranges[place];
+    ++range.smallest;
+    const Encoding encoding = is_m() ? Moment1::encoder(tables_.first, launch_.store1, range)
+                                     : Moment2::encoder(tables_.second, launch_.store2, range);
     const bool inside = range.smallest >= __float_as_uint(kSmallest) &&
-                        range.largest <= __float_as_uint(is_m ? kLargestM : kLargestV);
+                        range.largest <= __float_as_uint(is_m() ? kLargestM : kLargestV);
     const bool suits = range.largest == 0 || (inside && encoding.fits);
     if (!__all_sync(kWholeWarp, suits && values_fit)) return false;
     if (lane() < kMoments) {
       exchange_.encoders[place] = encoding.words;
-      const GroupData& data = is_m ? t_.m : t_.v;
-      global_at<float>(data.amax, first_group + place / 2) = __uint_as_float(range.largest);
-      global_at<std::uint8_t>(data.row, first_group + place / 2) = static_cast<std::uint8_t>(encoding.row);
+      const GroupData& data = is_m() ? t.m : t.v;
+      global_at<float>(data.amax, group_of(tile)) = __uint_as_float(range.largest);
+      global_at<std::uint8_t>(data.row, group_of(tile)) = static_cast<std::uint8_t>(encoding.row);
     }
     __syncwarp();
     return true;
   }
 
-  __device__ void finish(std::int64_t quad, int g, const RawQuad<kValue>& raw, const Quad& m,
-                         const Quad& v) const {
+  // Where a thread's elements of the tile go: those of group g lie g * kWarp quads from `quad` on.
+  struct Target {
+    void* value;
+    void* residual;
+    void* m;
+    void* v;
+    std::uint32_t quad;
+    std::uint64_t first_block;  // of random numbers
+    std::uint32_t id;
+    float keep;
+  };
+
+  __device__ void finish(const Target& to, int g, Quad value, const Quad& m, const Quad& v) const {
     const StepScalars& s = launch_.scalars;
-    Quad value = values_of(raw);
-    if constexpr (kWeights == WeightFormat::kBf16Residual) {
-      value = load_value(kWeights, t_, {quad * kQuad, kQuad, true});
-    }
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
       const float direction = m.x[i] * reciprocal_of(root_of(v.x[i]) + s.eps);
-      value.x[i] = __fmaf_rn(-s.step_size, direction, keep_ * value.x[i]);
+      value.x[i] = __fmaf_rn(-s.step_size, direction, to.keep * value.x[i]);
     }
-    const PhiloxStream random{s.seed, s.step, id_};
-    const Words words = random_block(random.counter(first_block_ + static_cast<std::uint64_t>(quad)), s);
-    store_whole_value(quad, value, words);
-    global_at<std::uint32_t>(m_codes_, quad) =
-        Moment1::encode(shared_.first, exchange_.encoders[2 * g], m, words);
-    global_at<std::uint32_t>(v_codes_, quad) =
-        Moment2::encode(shared_.second, exchange_.encoders[2 * g + 1], v, words);
+    const PhiloxStream random{s.seed, s.step, to.id};
+    const std::uint32_t quad = to.quad + static_cast<unsigned>(g * kWarp);
+    const Words words = random_block(random.counter(to.first_block + quad), s);
+    store_whole_value(to, quad, value, words);
+    global_at<std::uint32_t>(to.m, quad) =
+        Moment1::encode(tables_.first, exchange_.encoders[2 * g], m, words);
+    global_at<std::uint32_t>(to.v, quad) =
+        Moment2::encode(tables_.second, exchange_.encoders[2 * g + 1], v, words);
   }
 
-  __device__ void store_whole_value(std::int64_t quad, const Quad& value, const Words& words) const {
+  static __device__ void store_whole_value(const Target& to, std::uint32_t quad, const Quad& value,
+                                           const Words& words) {
     if constexpr (kWeights == WeightFormat::kFp32) {
-      global_at<float4>(value_, quad) = make_float4(value.x[0], value.x[1], value.x[2], value.x[3]);
+      global_at<float4>(to.value, quad) = make_float4(value.x[0], value.x[1], value.x[2], value.x[3]);
     } else if constexpr (kWeights == WeightFormat::kBf16Stochastic) {
-      global_at<uint2>(value_, quad) = rounded_halves(value, words);
+      global_at<uint2>(to.value, quad) = rounded_halves(value, words);
     } else {
-      store_value(kWeights, t_, {quad * kQuad, kQuad, true}, value, words);
+      const SplitQuad split = split_weights(value);
+      global_at<uint2>(to.value, quad) = split.halves;
+      global_at<std::uint32_t>(to.residual, quad) = split.residuals;
     }
   }
 
-  const TensorEntry& t_;  // in device memory
-  const Shared& shared_;
+  const Shared& tables_;
+  Stage<kWeights, kGradient>& stage_;
   Exchange& exchange_;
   const AdamWLaunch& launch_;
-  float gradient_factor_, keep_;
-  void* value_;
-  const void* gradient_;
-  void* m_codes_;
-  void* v_codes_;
-  std::uint64_t first_block_;
-  std::uint32_t id_;
+  float gradient_factor_;
+  float amax_ = 0;  // of the group that this lane looks after, in the tile that is fetched
+  int row_ = 0;
 };
 
 }  // namespace coat::kernels::cuda::adamw_fast

@@ -10,20 +10,58 @@
 
 namespace coat::kernels::cuda::adamw_fast {
 
-// Registers for about 80 a thread, and shared memory for one block of the largest tables.
-inline constexpr int kThreads = 640;
-inline constexpr int kWarps = kThreads / kWarp;
-
+// One block a multiprocessor: as many warps as have about a hundred registers a thread, or as its shared
+// memory holds beside 40 KB of first-level cache (with all of it, tables and FP32 weights made a step a fifth
+// slower).
 template <typename Tile>
 struct BlockShared {
+  static constexpr int kMost = 216 * 1024, kWanted = 20;
+  static constexpr int kFitting =
+      static_cast<int>((kMost - sizeof(typename Tile::Shared)) / sizeof(typename Tile::WarpShared));
+  static constexpr int kWarps = kFitting < kWanted ? kFitting : kWanted;
+  static constexpr int kThreads = kWarps * kWarp;
   typename Tile::Shared tables;
-  Exchange exchanges[kWarps];
+  typename Tile::WarpShared warps[kWarps];
 };
 
-// A warp takes every n-th tile. What is left at a tensor's end, and tensors whose tiles are not aligned, are
-// done by the general code, 128 elements at a time.
+// The tiles of a launch that one warp takes: every n-th.
+class Walk {
+ public:
+  __device__ Walk(const AdamWLaunch& launch, std::int64_t tile, std::int64_t stride)
+      : launch_(launch), tile_(tile), stride_(stride) {
+    settle();
+  }
+  __device__ bool ended() const { return index_ >= launch_.count; }
+  __device__ void advance() {
+    tile_ += stride_;
+    settle();
+  }
+  __device__ const TensorEntry& tensor() const { return launch_.tensors[index_]; }
+  __device__ std::int64_t first_element() const { return (tile_ - first_tile_) * kTile; }
+  __device__ std::uint32_t tile_of_tensor() const { return static_cast<std::uint32_t>(tile_ - first_tile_); }
+  // Whether the tile is whole and suits 16-byte copies.
+  __device__ bool is_whole() const {
+    return !ended() && tensor().aligned_tiles && tensor().elements - first_element() >= kTile;
+  }
+
+ private:
+  __device__ void settle() {
+    while (tile_ >= end_ && ++index_ < launch_.count) {
+      first_tile_ = tensor().first_tile;
+      end_ = first_tile_ + (tensor().elements + kTile - 1) / kTile;
+    }
+  }
+
+  const AdamWLaunch& launch_;
+  std::int64_t tile_, stride_, first_tile_ = 0, end_ = 0;
+  int index_ = -1;
+};
+
+// What is left at a tensor's end, and tensors whose tiles are not aligned, are done by the general code, 128
+// elements at a time.
 template <typename Tile>
-__global__ void __launch_bounds__(kThreads, 1) fast_kernel(const __grid_constant__ AdamWLaunch launch) {
+__global__ void __launch_bounds__(BlockShared<Tile>::kThreads, 1)
+    fast_kernel(const __grid_constant__ AdamWLaunch launch) {
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<BlockShared<Tile>*>(memory);
   const float factor = gradient_factor(launch.scalars);
@@ -31,18 +69,25 @@ __global__ void __launch_bounds__(kThreads, 1) fast_kernel(const __grid_constant
   shared.tables.load(launch.store1, launch.store2);
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const std::int64_t stride = std::int64_t{gridDim.x} * kWarps;
-  std::int64_t tile = std::int64_t{warp} * gridDim.x + blockIdx.x;
-  for (int index = 0; index < launch.count; ++index) {
-    const TensorEntry& t = launch.tensors[index];
-    const std::int64_t end = t.first_tile + (t.elements + kTile - 1) / kTile;
-    Tile whole(t, shared.tables, shared.exchanges[warp], launch, factor);
-    for (; tile < end; tile += stride) {
-      const std::int64_t first = (tile - t.first_tile) * kTile;
-      if (t.aligned && t.elements - first >= kTile && whole.step(first)) continue;
-      for (std::int64_t part = first; part < first + kTile && part < t.elements; part += kWarpElements) {
-        step_quad<false>(launch, t, part + lane * kQuad, factor, nullptr, nullptr);
-      }
+  Tile whole(shared.tables, shared.warps[warp], launch, factor);
+  Walk next(launch, std::int64_t{warp} * gridDim.x + blockIdx.x,
+            std::int64_t{gridDim.x} * BlockShared<Tile>::kWarps);
+  bool fetched = next.is_whole();
+  if (fetched) whole.fetch(next.tensor(), next.tile_of_tensor());
+  while (!next.ended()) {
+    const TensorEntry& t = next.tensor();
+    const std::int64_t first = next.first_element();
+    const std::uint32_t tile = next.tile_of_tensor();
+    const bool had = fetched;
+    const auto fetch_next = [&] {
+      next.advance();
+      fetched = next.is_whole();
+      if (fetched) whole.fetch(next.tensor(), next.tile_of_tensor());
+    };
+    if (!had) fetch_next();
+    if (had && whole.step(t, tile, fetch_next)) continue;
+    for (std::int64_t part = first; part < first + kTile && part < t.elements; part += kWarpElements) {
+      step_quad<false>(launch, t, part + lane * kQuad, factor, nullptr, nullptr);
     }
   }
 }
@@ -50,10 +95,11 @@ __global__ void __launch_bounds__(kThreads, 1) fast_kernel(const __grid_constant
 template <WeightFormat kWeights, Format kGradient, typename Moment1, typename Moment2>
 void launch_whole_tiles(const AdamWLaunch& launch, cudaStream_t stream) {
   using Tile = WholeTile<kWeights, kGradient, Moment1, Moment2>;
-  constexpr int kBytes = static_cast<int>(sizeof(BlockShared<Tile>));
+  using Block = BlockShared<Tile>;
+  constexpr int kBytes = static_cast<int>(sizeof(Block));
   const auto kernel = fast_kernel<Tile>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "adamw");
-  kernel<<<DeviceState::current().multiprocessors(), kThreads, kBytes, stream>>>(launch);
+  kernel<<<DeviceState::current().multiprocessors(), Block::kThreads, kBytes, stream>>>(launch);
   check_launch("adamw");
 }
 
