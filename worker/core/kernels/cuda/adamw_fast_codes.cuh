@@ -177,14 +177,20 @@ struct ExpandedE4M3 {
 template <int kTop>
 struct OctaveTable {
   static constexpr bool kTail = kTop == 127;
-  uint2 rows[kMomentRows];  // octave_step(), and octave_floor() or the tail's stretch
-  double limits[kTail ? kMomentRows : 1];
+  uint4 rows[kMomentRows];  // octave_step(), octave_floor(), the base of decoding, the tail's stretch
+  float limits[kTail ? kOctaveRows + 1 : 1];  // choose_row()'s, rounded
 
   __device__ void load(const MomentStore& store) {
     for (unsigned i = threadIdx.x; i < kMomentRows; i += blockDim.x) {
       const int n = octave_row_used(kTop, static_cast<int>(i));
-      rows[i] = {octave_step(n), kTail ? __float_as_uint(octave_tail(n).stretch) : octave_floor(kTop, n)};
-      if constexpr (kTail) limits[i] = store.limits[i];
+      const std::uint32_t step = octave_step(n), floor = octave_floor(kTop, n);
+      rows[i] = {step, floor, kTail ? floor : kOneBits - octave_offset(step, kTop),
+                 __float_as_uint(octave_tail(n).stretch)};
+    }
+    if constexpr (kTail) {
+      for (unsigned i = threadIdx.x; i <= kOctaveRows; i += blockDim.x) {
+        limits[i] = static_cast<float>(store.limits[i]);
+      }
     }
   }
 };
@@ -196,11 +202,9 @@ struct Octave {
   using Table = OctaveTable<kTop>;
 
   static __device__ uint4 decoder(const Table& table, float amax, int row) {
-    const uint2 entry = table.rows[row];
-    // Without a tail 0 and the last are one 64-bit addend; with one it is the start.
-    if constexpr (kSigned)
-      return {__float_as_uint(amax), entry.x, entry.y, octave_floor(kTop, octave_row_used(kTop, row))};
-    return {__float_as_uint(amax), entry.x, 0, kOneBits - octave_offset(entry.x, kTop)};
+    const uint4 entry = table.rows[row];
+    // Without a tail 0 and the last are one 64-bit addend.
+    return {__float_as_uint(amax), entry.x, kSigned ? entry.w : 0, entry.z};
   }
   static __device__ Quad decode(const Table&, const uint4& words, std::uint32_t packed) {
     const std::uint32_t codes = kSigned ? packed & 0x7F7F7F7Fu : packed;
@@ -226,7 +230,7 @@ struct Octave {
     return {zeros ? kLastRow : n,
             n >= octave_first_row(kTop),
             {__float_as_uint(inverse), twice, (static_cast<std::uint32_t>(kTop) << 24) - kOneBits * twice,
-             kSigned ? octave_floor(kTop, n) : table.rows[n].y}};
+             table.rows[n].y}};
   }
 
   static __device__ std::uint32_t encode(const Table&, const uint4& words, const Quad& quad,
@@ -252,8 +256,16 @@ struct Octave {
   static __device__ int row_of(const Table& table, const MomentStore& store, const Range& range,
                                float inverse) {
     if constexpr (kSigned) {
-      return choose_row(table.limits, store.first_row, __uint_as_float(range.largest),
-                        __uint_as_float(range.smallest));
+      // choose_row(): from an approximate quotient where it leaves no doubt.
+      const float amax = __uint_as_float(range.largest), smallest = __uint_as_float(range.smallest);
+      const float ratio = amax * approximate_reciprocal(smallest);
+      int row = 0;
+#pragma unroll
+      for (int step = 64; step > 0; step >>= 1) {
+        row += ratio * (1.0f + 0x1p-20f) <= table.limits[row + step] ? step : 0;
+      }
+      const bool doubt = row < kOctaveRows && ratio * (1.0f - 0x1p-20f) <= table.limits[row + 1];
+      return doubt ? choose_row(store.limits, store.first_row, amax, smallest) : row;
     } else {
       // octave_row(): the quotient from an approximate reciprocal, one too many at most.
       constexpr std::uint32_t kRoom = static_cast<std::uint32_t>(kTop - 1) << 23;
