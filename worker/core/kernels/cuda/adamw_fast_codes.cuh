@@ -260,11 +260,14 @@ struct Octave {
       const float amax = __uint_as_float(range.largest), smallest = __uint_as_float(range.smallest);
       const float ratio = amax * approximate_reciprocal(smallest);
       int row = 0;
+      bool doubt = false;
 #pragma unroll
       for (int step = 64; step > 0; step >>= 1) {
-        row += ratio * (1.0f + 0x1p-20f) <= table.limits[row + step] ? step : 0;
+        const float limit = table.limits[row + step];
+        const bool holds = ratio * (1.0f + 0x1p-20f) <= limit;
+        doubt = doubt || holds != (ratio * (1.0f - 0x1p-20f) <= limit);
+        row += holds ? step : 0;
       }
-      const bool doubt = row < kOctaveRows && ratio * (1.0f - 0x1p-20f) <= table.limits[row + 1];
       return doubt ? choose_row(store.limits, store.first_row, amax, smallest) : row;
     } else {
       // octave_row(): the quotient from an approximate reciprocal, one too many at most.
