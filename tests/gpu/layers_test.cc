@@ -256,14 +256,15 @@ TEST_F(EmbeddingTest, Forward) {
   constexpr std::int32_t kVocab = 257;
   for (const Shape& shape : activation_shapes()) {
     SCOPED_TRACE(describe(shape));
-    Paired<float> weight(values(kVocab * shape.cols, Fill::kSpread, 1));
-    Paired<std::int32_t> tokens(indices(shape.rows, kVocab, 2));
-    PairedMatrix out(kBf16, shape.rows, shape.cols), quantized(kE4M3Group16, shape.rows, shape.cols);
-    cpu().embedding_forward({tokens.host(), weight.host(), kVocab, out.host(), quantized.host()}, {});
-    cuda().embedding_forward({tokens.device(), weight.device(), kVocab, out.device(), quantized.device()},
-                             {});
-    EXPECT_TRUE(same_bits(out));
-    EXPECT_TRUE(same_bits(quantized));
+    for (const TensorFormat& stored : {kFp32, kBf16}) {
+      PairedMatrix weight(stored, kVocab, shape.cols, values(kVocab * shape.cols, Fill::kSpread, 1));
+      Paired<std::int32_t> tokens(indices(shape.rows, kVocab, 2));
+      PairedMatrix out(kBf16, shape.rows, shape.cols), quantized(kE4M3Group16, shape.rows, shape.cols);
+      cpu().embedding_forward({tokens.host(), weight.host(), out.host(), quantized.host()}, {});
+      cuda().embedding_forward({tokens.device(), weight.device(), out.device(), quantized.device()}, {});
+      EXPECT_TRUE(same_bits(out));
+      EXPECT_TRUE(same_bits(quantized));
+    }
   }
 }
 
@@ -283,10 +284,11 @@ TEST_F(EmbeddingTest, BackwardAddsRowsInOrder) {
 
 // A kernel cannot throw: the token shows as NaN, and nothing is written out of bounds.
 TEST_F(EmbeddingTest, TokensOutsideTheVocabulary) {
-  Paired<float> weight(values(8 * 64, Fill::kSpread, 1)), dweight(std::vector<float>(8 * 64, 0.0f));
+  PairedMatrix weight(kFp32, 8, 64, values(8 * 64, Fill::kSpread, 1));
+  Paired<float> dweight(std::vector<float>(8 * 64, 0.0f));
   Paired<std::int32_t> tokens(std::vector<std::int32_t>{3, 8, -1});
   PairedMatrix out(kBf16, 3, 64), dy(kBf16, 3, 64, values(3 * 64, Fill::kSpread, 3));
-  cuda().embedding_forward({tokens.device(), weight.device(), 8, out.device(), {}}, {});
+  cuda().embedding_forward({tokens.device(), weight.device(), out.device(), {}}, {});
   const std::vector<float> read = out.decoded_device();
   for (std::size_t i = 0; i < read.size(); ++i) EXPECT_EQ(std::isnan(read[i]), i >= 64) << i;
   cuda().embedding_backward({tokens.device(), dy.device(), 8, dweight.device()}, {});

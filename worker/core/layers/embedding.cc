@@ -10,8 +10,7 @@ Residual embedding_forward(const LayerContext& context, const Parameter& weight,
   const Matrix quantized = quantized_copy_of(out);
   const bool from_rounded = context.recipe.weight_values == Format::kBf16 && quantized.data != nullptr;
   context.kernels.embedding_forward({.tokens = tokens.const_data_ptr<std::int32_t>(),
-                                     .weight = weight.value.const_data_ptr<float>(),
-                                     .vocab = weight.value.size(0),
+                                     .weight = matrix_of(weight.value),
                                      .out = matrix_of(out.h),
                                      .quantized = from_rounded ? Matrix{} : quantized},
                                     context.stream);

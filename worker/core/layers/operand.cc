@@ -51,8 +51,10 @@ Operand make_operand(const LayerContext& context, const BoundedTensor& source, c
 
 Operand weight_operand(const LayerContext& context, const at::Tensor& master, const TensorFormat& format,
                        OperandUse use) {
+  if (master.scalar_type() == at::kBFloat16 && format == kPlainBf16) return {as_stored(master), {}};
   at::Tensor values = master;
-  if (context.recipe.weight_values == Format::kBf16 && format != kPlainBf16) {
+  if (context.recipe.weight_values == Format::kBf16 && format != kPlainBf16 &&
+      master.scalar_type() != at::kBFloat16) {
     values = empty_bf16(context, master.size(0), master.size(1));
     context.kernels.quantize({.in = matrix_of(master), .out = matrix_of(values)}, context.stream);
   }

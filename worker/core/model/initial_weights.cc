@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 
 #include "worker/core/quant/philox.h"
+#include "worker/core/quant/weight_format.h"
 
 namespace coat {
 namespace {
@@ -32,8 +33,8 @@ void normal_block(std::uint64_t block, std::uint64_t seed, std::uint32_t stream,
 
 }  // namespace
 
-void fill_normal(const at::Tensor& tensor, double deviation, std::uint64_t seed, std::uint32_t stream) {
-  const at::Tensor host = at::empty(tensor.sizes(), at::TensorOptions().dtype(at::kFloat));
+at::Tensor normal_values(at::IntArrayRef shape, double deviation, std::uint64_t seed, std::uint32_t stream) {
+  const at::Tensor host = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
   float* values = host.mutable_data_ptr<float>();
   const std::int64_t elements = host.numel();
   const auto scale = static_cast<float>(deviation);
@@ -46,7 +47,26 @@ void fill_normal(const at::Tensor& tensor, double deviation, std::uint64_t seed,
       for (std::int64_t i = 0; i < count; ++i) values[4 * b + i] = scale * block[i];
     }
   });
-  tensor.copy_(host);
+  return host;
+}
+
+void set_value(Parameter& parameter, const at::Tensor& fp32) {
+  if (!parameter.residual.defined()) {
+    parameter.value.copy_(fp32);
+    return;
+  }
+  const at::Tensor upper = at::empty(fp32.sizes(), fp32.options().dtype(at::kBFloat16));
+  const at::Tensor lower = at::empty(fp32.sizes(), fp32.options().dtype(at::kChar));
+  const float* values = fp32.const_data_ptr<float>();
+  auto* codes = static_cast<std::uint16_t*>(upper.mutable_data_ptr());
+  auto* residuals = lower.mutable_data_ptr<std::int8_t>();
+  for (std::int64_t i = 0; i < fp32.numel(); ++i) {
+    const SplitWeight split = split_weight(values[i]);
+    codes[i] = split.bf16;
+    residuals[i] = split.residual;
+  }
+  parameter.value.copy_(upper);
+  parameter.residual.copy_(lower);
 }
 
 }  // namespace coat

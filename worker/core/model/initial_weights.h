@@ -6,10 +6,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "worker/core/base/parameter.h"
+
 namespace coat {
 
-// Fills an FP32 tensor with normal(0, deviation). Element i takes its number from Philox keyed by (seed,
-// stream, i).
-void fill_normal(const at::Tensor& tensor, double deviation, std::uint64_t seed, std::uint32_t stream);
+// FP32 on the CPU, normal(0, deviation). Element i takes its number from Philox keyed by (seed, stream, i).
+at::Tensor normal_values(at::IntArrayRef shape, double deviation, std::uint64_t seed, std::uint32_t stream);
+
+// The parameter's value, rounded to what its storage holds, from FP32 on the CPU.
+void set_value(Parameter& parameter, const at::Tensor& fp32);
 
 }  // namespace coat

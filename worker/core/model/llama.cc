@@ -12,6 +12,7 @@
 #include "worker/core/layers/head.h"
 #include "worker/core/model/initial_weights.h"
 #include "worker/core/model/language_model.h"
+#include "worker/core/model/parameter_kind.h"
 
 namespace coat {
 namespace {
@@ -163,13 +164,14 @@ class Llama final : public LanguageModel {
 
   void add_parameters() {
     const std::int64_t hidden = model_.hidden;
-    embedding_ = add("model.embed_tokens.weight", {model_.vocab_size, hidden});
+    embedding_ = add("model.embed_tokens.weight", {model_.vocab_size, hidden}, ParameterKind::kVocabulary);
     for (std::int64_t i = 0; i < model_.layers; ++i) {
       blocks_.push_back(add_block("model.layers." + std::to_string(i) + "."));
     }
     const auto eps = static_cast<float>(model_.norm_eps);
     head_ = {.norm = add_norm("model.norm.weight"), .head = embedding_, .norm_eps = eps};
-    if (!model_.tie_embeddings) head_.head = add("lm_head.weight", {model_.vocab_size, hidden});
+    if (!model_.tie_embeddings)
+      head_.head = add("lm_head.weight", {model_.vocab_size, hidden}, ParameterKind::kVocabulary);
   }
 
   DecoderBlockWeights add_block(const std::string& prefix) {
@@ -193,8 +195,9 @@ class Llama final : public LanguageModel {
     return block;
   }
 
-  Parameter* add(const std::string& name, at::IntArrayRef shape) {
-    return &parameters_.add(name, shape, /*decay=*/true, device_);
+  Parameter* add(const std::string& name, at::IntArrayRef shape,
+                 ParameterKind kind = ParameterKind::kLinear) {
+    return &parameters_.add(name, shape, /*decay=*/true, device_, storage_of(recipe_, kind));
   }
   Parameter* add_norm(const std::string& name) {
     return &parameters_.add(name, {model_.hidden}, /*decay=*/false, device_);
@@ -210,8 +213,9 @@ class Llama final : public LanguageModel {
       }
       const bool adds_to_residual =
           parameter->name.ends_with("o_proj.weight") || parameter->name.ends_with("down_proj.weight");
-      fill_normal(parameter->value, adds_to_residual ? output_deviation : kInitialDeviation, seed,
-                  parameter->id);
+      set_value(*parameter,
+                normal_values(parameter->value.sizes(),
+                              adds_to_residual ? output_deviation : kInitialDeviation, seed, parameter->id));
     }
   }
 

@@ -1,6 +1,6 @@
 #include "worker/core/model/model_ledger.h"
 
-#include <numeric>
+#include <initializer_list>
 
 namespace coat {
 namespace {
@@ -12,22 +12,29 @@ std::int64_t kv_width(const spec::ModelSpec& model) { return model.hidden / mode
 
 }  // namespace
 
-std::vector<std::int64_t> parameter_sizes(const spec::ModelSpec& model) {
+std::vector<ParameterSize> parameter_sizes(const spec::ModelSpec& model) {
   const std::int64_t hidden = model.hidden;
-  std::vector<std::int64_t> sizes = {model.vocab_size * hidden};
+  const ParameterSize vocabulary{model.vocab_size * hidden, ParameterKind::kVocabulary};
+  const ParameterSize norm{hidden, ParameterKind::kVector};
+  std::vector<ParameterSize> sizes = {vocabulary};
+  const auto add_linear = [&](std::initializer_list<std::int64_t> outputs) {
+    for (const std::int64_t out : outputs) sizes.push_back({out * hidden, ParameterKind::kLinear});
+  };
   for (std::int64_t layer = 0; layer < model.layers; ++layer) {
-    const std::int64_t kv = kv_width(model) * hidden;
-    const std::int64_t mlp = model.intermediate * hidden;
-    sizes.insert(sizes.end(), {hidden, hidden * hidden, kv, kv, hidden * hidden, hidden, mlp, mlp, mlp});
+    sizes.push_back(norm);
+    add_linear({hidden, kv_width(model), kv_width(model), hidden});
+    sizes.push_back(norm);
+    add_linear({model.intermediate, model.intermediate, model.intermediate});
   }
-  sizes.push_back(hidden);
-  if (!model.tie_embeddings) sizes.push_back(model.vocab_size * hidden);
+  sizes.push_back(norm);
+  if (!model.tie_embeddings) sizes.push_back(vocabulary);
   return sizes;
 }
 
 std::int64_t parameter_count(const spec::ModelSpec& model) {
-  const std::vector<std::int64_t> sizes = parameter_sizes(model);
-  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  std::int64_t count = 0;
+  for (const ParameterSize& parameter : parameter_sizes(model)) count += parameter.elements;
+  return count;
 }
 
 std::int64_t saved_bytes_of_layer(const spec::ModelSpec& model, const Recipe& recipe, std::int64_t tokens) {

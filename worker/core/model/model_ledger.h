@@ -7,13 +7,19 @@
 #include <c10/core/DeviceType.h>
 
 #include "spec/job_spec.h"
+#include "worker/core/model/parameter_kind.h"
 #include "worker/core/quant/recipe.h"
 
 namespace coat {
 
-// Elements of every parameter in registry order (the optimizer's groups never cross a tensor's border, so its
-// bytes are a sum over these).
-std::vector<std::int64_t> parameter_sizes(const spec::ModelSpec& model);
+// Every parameter in registry order (the optimizer's groups never cross a tensor's border, so its bytes are a
+// sum over these).
+struct ParameterSize {
+  std::int64_t elements = 0;
+  ParameterKind kind = ParameterKind::kLinear;
+  bool operator==(const ParameterSize&) const = default;
+};
+std::vector<ParameterSize> parameter_sizes(const spec::ModelSpec& model);
 std::int64_t parameter_count(const spec::ModelSpec& model);
 
 // Bytes saved for backward by one decoder layer for `tokens` tokens (COAT.md 1.4's table, for this recipe).

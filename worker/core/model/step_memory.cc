@@ -63,7 +63,10 @@ class StepMemory {
     return format == layers::kPlainBf16 ? 0 : format.total_bytes(tokens_, cols);
   }
   std::int64_t norm_input(std::int64_t cols) const { return beside_bf16(recipe_.saved_nonlinear, cols); }
+  bool bf16_weights() const { return recipe_.weights != WeightFormat::kFp32; }
+  // A weight as an operand of a product; 0 where that is the stored weight itself.
   std::int64_t weight(std::int64_t out, std::int64_t in) const {
+    if (bf16_weights() && recipe_.linear_operand == layers::kPlainBf16) return 0;
     return recipe_.linear_operand.total_bytes(out, in);
   }
 
@@ -88,8 +91,8 @@ class StepMemory {
     return kTables + kProducts + std::max(slabs, squares) + (staged ? std::min(kStaging, widest) : 0);
   }
   void weight_product(std::int64_t token_cols, std::int64_t out, std::int64_t in, bool backward = false) {
-    const bool rounded =
-        recipe_.weight_values == Format::kBf16 && recipe_.linear_operand != layers::kPlainBf16;
+    const bool rounded = recipe_.weight_values == Format::kBf16 && !bf16_weights() &&
+                         recipe_.linear_operand != layers::kPlainBf16;
     const std::int64_t operand = weight(out, in) * (backward ? copies(recipe_.linear_operand) : 1);
     balance_.hold(operand + (rounded ? 2 * out * in : 0));
     if (rounded) balance_.free(2 * out * in);
@@ -182,7 +185,7 @@ class StepMemory {
   void head() {
     const std::int64_t vocab = model_.vocab_size;
     const std::int64_t chunk = layers::head_chunk_tokens(vocab, tokens_);
-    const std::int64_t buffers = 2 * vocab * h_ + 6 * chunk * vocab;
+    const std::int64_t buffers = (bf16_weights() ? 0 : 2 * vocab * h_) + 6 * chunk * vocab;
     balance_.hold(bf16(h_) + buffers);
     product(chunk * h_, vocab * h_);
     product(chunk * vocab, chunk * h_);

@@ -39,11 +39,11 @@ struct Recipe {
   // In what the input gradients of products that read one input are added up; kBf16: as are the products.
   Format input_gradient_sum = Format::kFp32;
 
-  // What the optimizer keeps. Vectors (norm weights) stay in FP32, their gradients too.
+  // What the optimizer keeps. Vectors (norm weights) stay in FP32.
   MomentFormat moment1;
   MomentFormat moment2;
   WeightFormat weights = WeightFormat::kFp32;  // of matrices
-  Format weight_gradient = Format::kFp32;      // of matrices: kFp32 or kBf16
+  Format weight_gradient = Format::kFp32;      // of the layers' matrices: kFp32 or kBf16; others are FP32
 
   bool operator==(const Recipe&) const = default;
 };

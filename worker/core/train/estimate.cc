@@ -66,9 +66,10 @@ std::string what_would_fit(const spec::JobSpec& spec, std::int64_t device_bytes,
 MemoryLedger memory_ledger(const spec::ModelSpec& model, const spec::TrainingSpec& training,
                            const Recipe& format, c10::DeviceType device) {
   MemoryLedger ledger;
-  for (const std::int64_t elements : parameter_sizes(model)) {
-    ledger.weights += elements * bytes_of(Format::kFp32);
-    ledger.gradients += elements * bytes_of(Format::kFp32);
+  for (const auto& [elements, kind] : parameter_sizes(model)) {
+    const ParameterBytes bytes = bytes_of(storage_of(format, kind), elements);
+    ledger.weights += bytes.value;
+    ledger.gradients += bytes.gradient;
     ledger.moment1 += format.moment1.total_bytes(elements);
     ledger.moment2 += format.moment2.total_bytes(elements);
   }

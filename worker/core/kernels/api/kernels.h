@@ -155,10 +155,9 @@ struct ResidualAddArgs {
 
 struct EmbeddingForwardArgs {
   const std::int32_t* tokens;  // [rows], each in [0, vocab)
-  const float* weight;         // [vocab, hidden]
-  std::int64_t vocab;
-  Matrix out;        // BF16 [rows, hidden]
-  Matrix quantized;  // optional, as in ResidualAddArgs
+  ConstMatrix weight;          // [vocab, hidden], FP32 or BF16
+  Matrix out;                  // BF16 [rows, hidden]
+  Matrix quantized;            // optional, as in ResidualAddArgs
 };
 
 struct EmbeddingBackwardArgs {

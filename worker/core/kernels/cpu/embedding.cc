@@ -32,12 +32,15 @@ void embedding_forward(const EmbeddingForwardArgs& args) {
     require_one_pass(args.quantized, "embedding_forward: quantized");
     require_shape(args.quantized, rows, cols, "embedding_forward: quantized");
   }
-  require_tokens(args.tokens, rows, args.vocab);
+  require_unscaled(args.weight, "embedding_forward: weight");
+  require_shape(args.weight, args.weight.rows, cols, "embedding_forward: weight");
+  require_tokens(args.tokens, rows, args.weight.rows);
   at::parallel_for(0, cols > 0 ? rows : 0, row_grain(cols), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> values(static_cast<std::size_t>(cols));
     for (std::int64_t row = begin; row < end; ++row) {
-      const float* values = args.weight + std::int64_t{args.tokens[row]} * cols;
-      encode_span(values, args.out, row, 0, cols);
-      if (quantized) encode_span(values, args.quantized, row, 0, cols);
+      decode_span(args.weight, args.tokens[row], 0, cols, values.data());
+      encode_span(values.data(), args.out, row, 0, cols);
+      if (quantized) encode_span(values.data(), args.quantized, row, 0, cols);
     }
   });
 }

@@ -97,10 +97,6 @@ SortedTokens sort(const std::int32_t* tokens, int count, cudaStream_t stream) {
   return sorted;
 }
 
-DeviceMatrix weight_matrix(const float* data, std::int64_t vocab, std::int64_t cols, const char* operation) {
-  return input({data, nullptr, {Format::kFp32, Scaling::kNone}, vocab, cols}, operation);
-}
-
 }  // namespace
 
 void embedding_forward(const EmbeddingForwardArgs& args, cudaStream_t stream) {
@@ -110,16 +106,25 @@ void embedding_forward(const EmbeddingForwardArgs& args, cudaStream_t stream) {
       args.quantized.data != nullptr ? one_pass_output(args.quantized, kName) : DeviceMatrix{};
   if (quantized.data != nullptr) require_same_shape(out, quantized, kName);
   if (out.rows == 0 || out.cols == 0) return;
-  const DeviceMatrix weight = weight_matrix(args.weight, args.vocab, out.cols, kName);
+  const DeviceMatrix weight = input(args.weight, kName);
+  if (weight.scaling != Scaling::kNone || weight.cols != out.cols) {
+    throw std::logic_error("embedding_forward: weight has scales, or other columns than out");
+  }
   const Cover whole = cover(out.rows, out.cols, quantized);
   const int blocks = blocks_for(whole.total(), kThreads);
-  const bool typed = is_fp32(weight) && is_bf16(out);
-  if (typed && quantized.data == nullptr) {
-    forward_kernel<<<blocks, kThreads, 0, stream>>>(args.tokens, Fp32Matrix(weight), Bf16Matrix(out),
-                                                    NoMatrix{}, whole);
-  } else if (typed && is_grouped(quantized)) {
-    forward_kernel<<<blocks, kThreads, 0, stream>>>(args.tokens, Fp32Matrix(weight), Bf16Matrix(out),
-                                                    GroupedE4M3(quantized), whole);
+  const auto with_table = [&](const auto& table) {
+    if (quantized.data == nullptr) {
+      forward_kernel<<<blocks, kThreads, 0, stream>>>(args.tokens, table, Bf16Matrix(out), NoMatrix{}, whole);
+    } else {
+      forward_kernel<<<blocks, kThreads, 0, stream>>>(args.tokens, table, Bf16Matrix(out),
+                                                      GroupedE4M3(quantized), whole);
+    }
+  };
+  const bool typed = is_bf16(out) && (quantized.data == nullptr || is_grouped(quantized));
+  if (typed && is_fp32(weight)) {
+    with_table(Fp32Matrix(weight));
+  } else if (typed && is_bf16(weight)) {
+    with_table(Bf16Matrix(weight));
   } else {
     forward_kernel<<<blocks, kThreads, 0, stream>>>(args.tokens, weight, out, quantized, whole);
   }
@@ -130,7 +135,8 @@ void embedding_backward(const EmbeddingBackwardArgs& args, cudaStream_t stream) 
   constexpr const char* kName = "embedding_backward";
   const DeviceMatrix dy = bf16_input(args.dy, kName);
   if (dy.rows == 0 || dy.cols == 0) return;
-  const DeviceMatrix dweight = weight_matrix(args.dweight, args.vocab, dy.cols, kName);
+  const DeviceMatrix dweight =
+      input({args.dweight, nullptr, {Format::kFp32, Scaling::kNone}, args.vocab, dy.cols}, kName);
   if (dy.rows > std::numeric_limits<int>::max()) throw std::logic_error("embedding_backward: too many rows");
   const SortedTokens sorted = sort(args.tokens, static_cast<int>(dy.rows), stream);
   const int threads = row_threads(dy.cols);

@@ -54,8 +54,7 @@ TEST(EmbeddingTest, ForwardCopiesRows) {
     const std::vector<std::int32_t> tokens = {0, vocab - 1, 3, 3, 7};
     OwnedMatrix out(kBf16, 5, 33), quantized(kE4M3Group16, 5, 33);
     cpu_kernels().embedding_forward({.tokens = tokens.data(),
-                                     .weight = weight.data(),
-                                     .vocab = vocab,
+                                     .weight = {weight.data(), nullptr, kFp32, vocab, 33},
                                      .out = out.view(),
                                      .quantized = quantized.view()},
                                     {});
@@ -90,9 +89,11 @@ TEST(EmbeddingTest, RefusesATokenOutsideTheVocabulary) {
   OwnedMatrix out(kBf16, 2, 8);
   for (const std::int32_t bad : {-1, 4}) {
     const std::vector<std::int32_t> tokens = {1, bad};
-    EXPECT_THROW(cpu_kernels().embedding_forward(
-                     {.tokens = tokens.data(), .weight = weight.data(), .vocab = 4, .out = out.view()}, {}),
-                 std::logic_error);
+    EXPECT_THROW(
+        cpu_kernels().embedding_forward(
+            {.tokens = tokens.data(), .weight = {weight.data(), nullptr, kFp32, 4, 8}, .out = out.view()},
+            {}),
+        std::logic_error);
     EXPECT_THROW(cpu_kernels().embedding_backward(
                      {.tokens = tokens.data(), .dy = out.view(), .vocab = 4, .dweight = dweight.data()}, {}),
                  std::logic_error);

@@ -158,7 +158,7 @@ TEST_F(ThreadCountTest, RopeEmbeddingAndCrossEntropy) {
     std::vector<float> dweight(weight.size());
     std::vector<double> loss(1);
     cpu_kernels().embedding_forward(
-        {.tokens = tokens.data(), .weight = weight.data(), .vocab = 256, .out = x.view()}, {});
+        {.tokens = tokens.data(), .weight = {weight.data(), nullptr, kFp32, 256, 192}, .out = x.view()}, {});
     cpu_kernels().rope({.x = x.view(), .heads = 3, .head_dim = 64, .sequence_length = 100, .theta = 10000.0f},
                        {});
     cpu_kernels().embedding_backward(

@@ -27,7 +27,7 @@ double random_walk(const std::string& recipe_name, std::int64_t layers) {
   const bool paper = recipe_name == "coat-paper";
   const double bf16 = ((paper ? 24 + 24 : 24) * n + 6) * std::pow(2.0, -18);
   const double e4m3 = paper ? 14 : 12;
-  const double fp8 = recipe_name == "bf16" ? 0 : n * (e4m3 * 0.026 * 0.026 + 8 * 0.052 * 0.052);
+  const double fp8 = recipe_name.starts_with("bf16") ? 0 : n * (e4m3 * 0.026 * 0.026 + 8 * 0.052 * 0.052);
   return 2 * std::sqrt(bf16 + fp8);
 }
 
@@ -114,6 +114,8 @@ std::vector<Case> cases() {
   }
   all.push_back({Shape{.kv_heads = 2}, "coat_saved"});
   all.push_back({Shape{.kv_heads = 2}, "coat_attention"});
+  all.push_back({Shape{.kv_heads = 2, .sequences = 4, .length = 33}, "coat_residual"});
+  all.push_back({Shape{.kv_heads = 2, .tied = true}, "bf16_stochastic"});
   return all;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <stdexcept>
 
 #include <ATen/ATen.h>
 
@@ -28,13 +29,22 @@ std::string Shape::name() const {
 }
 
 Recipe recipe_named(const std::string& name) {
-  if (name != "coat_saved" && name != "coat_attention") return recipe(name);
-  Recipe combination = recipe("coat");
+  const std::size_t base = name.find('_');
+  if (base == std::string::npos) return recipe(name);
+  const std::string change = name.substr(base + 1);
+  Recipe combination = recipe(name.substr(0, base));
   combination.name = name;
-  if (name == "coat_saved") {
+  if (change == "saved") {
     combination.save_norm_output = combination.save_activation = combination.save_product = true;
-  } else {
+  } else if (change == "attention") {
     combination.saved_attention = combination.saved_nonlinear;
+  } else if (change == "stochastic") {
+    combination.weights = WeightFormat::kBf16Stochastic;
+  } else if (change == "residual") {
+    combination.weights = WeightFormat::kBf16Residual;
+    combination.weight_gradient = Format::kBf16;
+  } else {
+    throw std::invalid_argument("no combination is called " + name);
   }
   return combination;
 }
