@@ -64,8 +64,9 @@ def train(args, folder, recipe, seed):
     if len(losses) != args.steps:
         sys.exit(f"{base}.events holds {len(losses)} steps, not {args.steps}")
     tenth = max(1, args.steps // 10)
-    print(f"  {recipe} seed {seed}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    return statistics.fmean(losses[-tenth:]), max(losses[tenth:])
+    loss, largest = statistics.fmean(losses[-tenth:]), max(losses[tenth:])
+    print(f"  {recipe} seed {seed}: {loss:.4f} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    return loss, largest
 
 
 def print_machine(args):

@@ -1,5 +1,7 @@
 // A real Prometheus scrapes the controller and a worker while a job trains; what it stored is what the job's
 // own metrics file says.
+#include <signal.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <map>
@@ -68,11 +70,21 @@ TEST_F(PrometheusTest, StoredValuesAreThoseOfTheMetricsFile) {
       service_.folder(), {service_.metrics_address(), service_.worker_metrics_address("w1")}, prometheus_);
   ASSERT_FALSE(address.empty()) << read_file(service_.folder() / "prometheus.log");
   const std::string id = service_.submit({.name = "scraped", .steps = 600});
+  const std::string selector = "{job=\"" + id + "\"}[1h]";
+  // Held still until it has been scraped while it runs, however fast the machine is.
+  ASSERT_TRUE(service_.reaches(id, [](const v1::Job& job) { return job.progress().step() > 0; }));
+  const std::vector<pid_t> trainers = service_.trainers("w1");
+  ASSERT_EQ(trainers.size(), 1U);
+  ::kill(trainers[0], SIGSTOP);
+  ASSERT_TRUE(eventually([&] {
+    const auto held = query_prometheus(address, "coat_job_step" + selector);
+    return held.size() == 1 && held[0].points.size() >= 3;
+  }));
+  ::kill(trainers[0], SIGCONT);
   ASSERT_TRUE(service_.reaches(id, v1::Job::SUCCEEDED, std::chrono::seconds(180)));
   const auto samples = samples_of(service_, id);
   ASSERT_EQ(samples.size(), 600U);
 
-  const std::string selector = "{job=\"" + id + "\"}[1h]";
   // By scrape time: all series of one scrape carry the same time stamp.
   const auto steps = query_prometheus(address, "coat_job_step" + selector);
   ASSERT_EQ(steps.size(), 1U);
