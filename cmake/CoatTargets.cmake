@@ -28,10 +28,9 @@ target_compile_options(coat_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wsign-conversion;-Wno-missing-field-initializers>
   # GCC 12 sees overlapping copies inside std::string at -O3 where there are none (GCC bug 105651).
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<CONFIG:Release>>:-Wno-restrict>
-  # GCC 13 takes a reference that a function returns for one to its temporary argument, and sees copies beyond a buffer's end
-  # inside fmt 9 where there are none.
-  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_GREATER_EQUAL:${CMAKE_CXX_COMPILER_VERSION},13>>:-Wno-dangling-reference;-Wno-array-bounds;-Wno-stringop-overflow>
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${COAT_WERROR}>>:-Werror>
+  # Errors with the compiler that CI has. Newer ones warn of more, much of it false and inside the distribution's headers (GCC 13:
+  # copies in fmt 9, variants, <regex>); that must not stop anyone's tests.
+  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<BOOL:${COAT_WERROR}>,$<VERSION_LESS:${CMAKE_CXX_COMPILER_VERSION},13>>:-Werror>
   # Bit-reproducible arithmetic: no fused multiply-add unless the source asks for it.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 if(COAT_SANITIZE)
