@@ -1,6 +1,7 @@
 #include "tests/bench/device_timer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <stdexcept>
 
@@ -10,25 +11,39 @@ void require(cudaError_t status) {
   if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
 }
 
+namespace {
+
+// Milliseconds of `calls` calls, one behind the other.
+double sample_ms(const std::function<void()>& call, int calls, cudaEvent_t begin, cudaEvent_t end,
+                 cudaStream_t stream) {
+  require(cudaEventRecord(begin, stream));
+  for (int i = 0; i < calls; ++i) call();
+  require(cudaEventRecord(end, stream));
+  require(cudaEventSynchronize(end));
+  float ms = 0;
+  require(cudaEventElapsedTime(&ms, begin, end));
+  return static_cast<double>(ms);
+}
+
+}  // namespace
+
 double median_ms(const std::function<void()>& call, int repeats, cudaStream_t stream) {
-  constexpr int kWarmUp = 3;
+  // A device that was idle waits for the host, which takes some microseconds a kernel: a sample is long
+  // enough to hide that, as a training step does.
+  constexpr double kSampleMs = 1.0;
+  constexpr int kWarmUp = 3, kMostCalls = 32;
   cudaEvent_t begin = nullptr, end = nullptr;
   require(cudaEventCreate(&begin));
   require(cudaEventCreate(&end));
-  std::vector<float> times;
-  for (int i = 0; i < kWarmUp + repeats; ++i) {
-    require(cudaEventRecord(begin, stream));
-    call();
-    require(cudaEventRecord(end, stream));
-    require(cudaEventSynchronize(end));
-    float ms = 0;
-    require(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= kWarmUp) times.push_back(ms);
-  }
+  double one = 0;
+  for (int i = 0; i < kWarmUp; ++i) one = sample_ms(call, 1, begin, end, stream);
+  const int calls = one * kMostCalls < kSampleMs ? kMostCalls : static_cast<int>(std::ceil(kSampleMs / one));
+  std::vector<double> times;
+  for (int i = 0; i < repeats; ++i) times.push_back(sample_ms(call, calls, begin, end, stream) / calls);
   require(cudaEventDestroy(begin));
   require(cudaEventDestroy(end));
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-  return static_cast<double>(times[times.size() / 2]);
+  return times[times.size() / 2];
 }
 
 double copy_bandwidth(cudaStream_t stream) {

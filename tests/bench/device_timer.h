@@ -15,7 +15,8 @@ namespace coat::bench {
 // Throws std::runtime_error with CUDA's own words.
 void require(cudaError_t status);
 
-// Median milliseconds of one call, over `repeats` calls after three that warm up.
+// Median milliseconds of one call, over `repeats` samples after three calls that warm up. Short calls are
+// made several times a sample, one behind the other.
 double median_ms(const std::function<void()>& call, int repeats, cudaStream_t stream);
 
 // GB/s of a device-to-device copy of 2 GiB, bytes read and written.

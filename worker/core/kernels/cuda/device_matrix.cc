@@ -6,6 +6,7 @@
 #include <string>
 
 #include "worker/core/base/error.h"
+#include "worker/core/kernels/cuda/check.h"
 #include "worker/core/kernels/cuda/device_state.h"
 
 namespace coat::kernels::cuda {
@@ -112,6 +113,13 @@ int blocks_for(std::int64_t work, int per_block) {
   const std::int64_t wanted = (work + per_block - 1) / per_block;
   const std::int64_t most = std::int64_t{DeviceState::current().multiprocessors()} * kBlocksPerMultiprocessor;
   return static_cast<int>(std::clamp<std::int64_t>(wanted, 1, most));
+}
+
+int resident_blocks(const void* kernel, int threads, std::int64_t most) {
+  int each = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, 0), "look at a kernel");
+  const std::int64_t all = std::int64_t{DeviceState::current().multiprocessors()} * std::max(each, 1);
+  return static_cast<int>(std::clamp<std::int64_t>(most, 1, all));
 }
 
 }  // namespace coat::kernels::cuda

@@ -57,4 +57,8 @@ Cover cover(std::int64_t rows, std::int64_t cols, const DeviceMatrix& quantized)
 // rest.
 int blocks_for(std::int64_t work, int per_block);
 
+// Blocks of `kernel` that run at once on the whole device, at most `most`: a kernel that strides over its
+// work with more would leave multiprocessors idle at its end.
+int resident_blocks(const void* kernel, int threads, std::int64_t most);
+
 }  // namespace coat::kernels::cuda

@@ -1,5 +1,7 @@
 #include "worker/core/kernels/api/normal_distribution.h"
 #include "worker/core/kernels/cuda/check.h"
+#include "worker/core/kernels/cuda/chunk_loops.cuh"
+#include "worker/core/kernels/cuda/fetched.cuh"
 #include "worker/core/kernels/cuda/operations.h"
 #include "worker/core/kernels/cuda/reduce.cuh"
 #include "worker/core/kernels/cuda/scaling.h"
@@ -7,46 +9,67 @@
 namespace coat::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kAtOnce = 2;
+
+template <typename X, typename Gradient>
+struct Chunks {
+  Fetched<X> x;
+  Fetched<Gradient> dy;
+};
+template <typename X>
+struct Chunks<X, NoMatrix> {
+  Fetched<X> x;
+};
 
 // Backward where `dy` is a matrix, else forward.
 template <typename Span, typename X, typename Gradient, typename Out>
-__global__ void __launch_bounds__(kThreads) gelu_kernel(X x, Gradient dy, Out out, Span cover, float* amax) {
-  std::uint32_t largest = 0;
-  for_each_chunk(cover, [&](std::int64_t row, std::int64_t col) {
-    Values v = load(x, row, col);
-    if constexpr (kCanExist<Gradient>) {
-      const Values g = load(dy, row, col);
+__global__ void __launch_bounds__(kChunkThreads)
+    gelu_kernel(X x, Gradient dy, Out out, Span span, float* amax) {
+  using In = Chunks<X, Gradient>;
+  std::uint32_t halves = 0;
+  for_chunks_at_once<kAtOnce>(
+      span,
+      [&](std::int64_t row, std::int64_t col, int further) {
+        if constexpr (kCanExist<Gradient>) {
+          return In{fetch(x, row, col, further), fetch(dy, row, col, further)};
+        } else {
+          return In{fetch(x, row, col, further)};
+        }
+      },
+      [&](std::int64_t row, std::int64_t col, const In& in, auto inside) {
+        Values v = decoded<X>(in.x);
+        if constexpr (kCanExist<Gradient>) {
+          const Values g = decoded<Gradient>(in.dy);
 #pragma unroll
-      for (int i = 0; i < kChunk; ++i) {
-        v.x[i] = g.x[i] * (normal_cdf_f32(v.x[i]) + v.x[i] * normal_pdf_f32(v.x[i]));
-      }
-    } else {
+          for (int i = 0; i < kChunk; ++i) {
+            v.x[i] = g.x[i] * (normal_cdf_f32(v.x[i]) + v.x[i] * normal_pdf_f32(v.x[i]));
+          }
+        } else {
 #pragma unroll
-      for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * normal_cdf_f32(v.x[i]);
-    }
-    largest = max(largest, store_rounded(out, row, col, v));
-  });
-  join_amax(amax, largest);
+          for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * normal_cdf_f32(v.x[i]);
+        }
+        store_rounded<decltype(inside)::value>(out, row, col, v, halves);
+      });
+  join_amax(amax, magnitude_of_halves(halves));
 }
 
 // The layouts of the recipes as one row, where `typed` says that dy_row fits; every other by asking.
 template <typename Gradient, typename TypedGradient>
 void run(const DeviceMatrix& x, const Gradient& dy, const TypedGradient& dy_row, bool typed,
          const DeviceMatrix& out, float* amax, const char* operation, cudaStream_t stream) {
-  clear_amax(amax, operation, stream);
-  if (x.rows == 0 || x.cols == 0) return;
-  const Cover whole = cover(x.rows, x.cols, {});
-  const int blocks = blocks_for(whole.total(), kThreads);
-  const OneRow row = one_row(x);
+  if (x.rows == 0 || x.cols == 0) return clear_amax(amax, operation, stream);
+  const auto launch = [&](const auto& in, const auto& gradient, const auto& to, const auto& span) {
+    const auto kernel = gelu_kernel<std::decay_t<decltype(span)>, std::decay_t<decltype(in)>,
+                                    std::decay_t<decltype(gradient)>, std::decay_t<decltype(to)>>;
+    kernel<<<chunk_blocks<kAtOnce>(kernel, span), kChunkThreads, 0, stream>>>(in, gradient, to, span, amax);
+  };
+  const Bf16Matrix out_row(as_one_row(out));
   if (typed && is_bf16(out) && is_grouped(x)) {
-    gelu_kernel<<<blocks, kThreads, 0, stream>>>(GroupedE4M3(as_one_row(x)), dy_row,
-                                                 Bf16Matrix(as_one_row(out)), row, amax);
+    launch(GroupedE4M3(as_one_row(x)), dy_row, out_row, one_row(x));
   } else if (typed && is_bf16(out) && is_bf16(x)) {
-    gelu_kernel<<<blocks, kThreads, 0, stream>>>(Bf16Matrix(as_one_row(x)), dy_row,
-                                                 Bf16Matrix(as_one_row(out)), row, amax);
+    launch(Bf16Matrix(as_one_row(x)), dy_row, out_row, one_row(x));
   } else {
-    gelu_kernel<<<blocks, kThreads, 0, stream>>>(x, dy, out, whole, amax);
+    launch(x, dy, out, cover(x.rows, x.cols, {}));
   }
   check_launch(operation);
 }

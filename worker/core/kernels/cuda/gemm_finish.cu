@@ -1,4 +1,5 @@
 #include "worker/core/kernels/cuda/check.h"
+#include "worker/core/kernels/cuda/chunk_loops.cuh"
 #include "worker/core/kernels/cuda/gemm_finish.h"
 #include "worker/core/kernels/cuda/matrix_io.cuh"
 

@@ -11,12 +11,15 @@ namespace coat::kernels::cuda {
 // Threads of a row's block at most; thread t holds lanes 8 t .. 8 t + 7.
 constexpr int kRowThreads = 256;
 
+// A thread's lanes added in pairs.
+__device__ inline float add_pairs(const Values& lanes) {
+  const float* x = lanes.x;
+  return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+}
+
 // The lanes of all threads added: a thread's 8 in pairs, the threads of a warp by halves, the warps in order.
 // Every thread of the block takes part and gets the sum.
-__device__ inline float add_lanes(const Values& lanes) {
-  const float* x = lanes.x;
-  return block_sum(((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7])));
-}
+__device__ inline float add_lanes(const Values& lanes) { return block_sum(add_pairs(lanes)); }
 
 // term(0) + ... + term(n - 1), to every thread: term i goes to lane i % 2048, each lane adds its terms in
 // order from 0. chunk_terms(i) gives terms i .. i + 7 for i a multiple of 8; those beyond n are not looked

@@ -21,47 +21,6 @@ struct Values {
   float x[kChunk];
 };
 
-// Where item `index` of a Cover lies; rows beyond the last for items beyond the total.
-struct Position {
-  std::int64_t row = 0;
-  std::int64_t col = 0;
-};
-
-__device__ inline Position position_of(const Cover& cover, std::int64_t index) {
-  if (index <= 0xFFFFFFFF) {  // a 32-bit division is several times faster
-    const auto small = static_cast<std::uint32_t>(index),
-               width = static_cast<std::uint32_t>(cover.chunks_per_row);
-    return {small / width, std::int64_t{small % width} * kChunk};
-  }
-  return {index / cover.chunks_per_row, index % cover.chunks_per_row * kChunk};
-}
-
-// Calls body(row, col) for every chunk of a cover, by whole warps over the grid.
-template <typename Body>
-__device__ inline void for_each_chunk(const Cover& cover, Body body) {
-  const std::int64_t end = (cover.total() + kWarp - 1) / kWarp * kWarp;
-  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < end; i += stride) {
-    const Position at = position_of(cover, i);
-    body(at.row, at.col);
-  }
-}
-
-// The same over matrices of one row.
-struct OneRow {
-  std::int64_t chunks = 0;
-  static constexpr int lanes_per_group = GroupedE4M3::group / kChunk;
-};
-inline OneRow one_row(const DeviceMatrix& m) { return {m.rows * m.cols / kChunk}; }
-template <typename Body>
-__device__ inline void for_each_chunk(const OneRow& cover, Body body) {
-  const std::int64_t end = (cover.chunks + kWarp - 1) / kWarp * kWarp;
-  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.x;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < end; i += stride) {
-    body(std::int64_t{0}, i * kChunk);
-  }
-}
-
 struct Codes {
   std::uint32_t x[kChunk];
 };
@@ -290,14 +249,17 @@ __device__ inline uint4 encode_words(const Values& v) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-__device__ inline std::uint32_t largest_of_words(uint4 codes) {
-  const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-  std::uint32_t largest = 0;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    largest = max(largest, max(words[i] << 16 & 0x7FFF0000u, words[i] & 0x7FFF0000u));
-  }
-  return largest;
+// Magnitudes of BF16 codes in both halves of a word, the larger ones of `halves` and of the codes. NaN
+// compares above everything, as in magnitude_bits.
+__device__ inline std::uint32_t larger_halves(std::uint32_t halves, uint4 codes) {
+  constexpr std::uint32_t kMagnitudes = 0x7FFF7FFFu;
+  halves = __vimax3_u16x2(halves, codes.x & kMagnitudes, codes.y & kMagnitudes);
+  return __vimax3_u16x2(halves, codes.z & kMagnitudes, codes.w & kMagnitudes);
+}
+
+// The larger half as magnitude_bits has it.
+__device__ inline std::uint32_t magnitude_of_halves(std::uint32_t halves) {
+  return max(halves << 16, halves & 0xFFFF0000u);
 }
 
 // The chunk at `index` of a Typed matrix, without its scale.
@@ -402,49 +364,6 @@ __device__ inline std::uint32_t largest_of_lanes(std::uint32_t value, int lanes)
   return value;
 }
 
-// What load() reads, not decoded yet: a thread goes on past a fetch, but waits where it decodes.
-template <typename M>
-struct Fetched {
-  Values values;
-};
-template <>
-struct Fetched<Bf16Matrix> {
-  uint4 codes;
-};
-template <>
-struct Fetched<GroupedE4M3> {
-  uint2 codes;
-  std::uint16_t scale;
-};
-
-template <typename M>
-__device__ inline Fetched<M> fetch(const M& m, std::int64_t row, std::int64_t col) {
-  return {load(m, row, col)};
-}
-// Both inside the matrix only.
-template <>
-__device__ inline Fetched<Bf16Matrix> fetch(const Bf16Matrix& m, std::int64_t row, std::int64_t col) {
-  return {*reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(m.data) + row * m.cols + col)};
-}
-template <>
-__device__ inline Fetched<GroupedE4M3> fetch(const GroupedE4M3& m, std::int64_t row, std::int64_t col) {
-  return {*reinterpret_cast<const uint2*>(static_cast<const std::uint8_t*>(m.data) + row * m.cols + col),
-          static_cast<const std::uint16_t*>(m.scale)[row * m.groups_per_row + col / m.group]};
-}
-
-template <typename M>
-__device__ inline Values decoded(const Fetched<M>& fetched) {
-  return fetched.values;
-}
-template <>
-__device__ inline Values decoded(const Fetched<Bf16Matrix>& fetched) {
-  return decode_words(fetched.codes);
-}
-template <>
-__device__ inline Values decoded(const Fetched<GroupedE4M3>& fetched) {
-  return times(decode_bytes<Format::kE4M3>(fetched.codes), decode_bf16(fetched.scale));
-}
-
 // store() below for a Typed matrix.
 template <typename M>
 __device__ inline void store_known(const M& m, std::int64_t row, std::int64_t col, const Values& v) {
@@ -506,18 +425,26 @@ __device__ inline void store(const M& m, std::int64_t row, std::int64_t col, con
   }
 }
 
-// Stores to a BF16 matrix without scales and returns the largest magnitude of what is stored.
-template <typename M>
-__device__ inline std::uint32_t store_rounded(const M& m, std::int64_t row, std::int64_t col,
-                                              const Values& v) {
+// Stores codes of a BF16 matrix without scales and joins them to `halves` (larger_halves). kInside: the chunk
+// is known to lie in the matrix.
+template <bool kInside = false, typename M>
+__device__ inline void store_words(const M& m, std::int64_t row, std::int64_t col, uint4 words,
+                                   std::uint32_t& halves) {
+  if (!kInside && (row >= m.rows || col >= m.cols)) return;
+  *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(m.data) + row * m.cols + col) = words;
+  halves = larger_halves(halves, words);
+}
+
+// The same of values, which are 0 beyond the row's end.
+template <bool kInside = false, typename M>
+__device__ inline void store_rounded(const M& m, std::int64_t row, std::int64_t col, const Values& v,
+                                     std::uint32_t& halves) {
   if constexpr (kIsTyped<M>) {
-    const uint4 words = encode_words(v);
-    if (row >= m.rows || col >= m.cols) return 0;
-    *reinterpret_cast<uint4*>(static_cast<std::uint16_t*>(m.data) + row * m.cols + col) = words;
-    return largest_of_words(words);
+    store_words<kInside>(m, row, col, encode_words(v), halves);
   } else {
-    if (row < m.rows) store_codes(m, row, col, encode(Format::kBf16, v));
-    return largest_magnitude(rounded_to_bf16(v));
+    if (row >= m.rows) return;
+    store_codes(m, row, col, encode(Format::kBf16, v));
+    halves = larger_halves(halves, encode_words(v));
   }
 }
 

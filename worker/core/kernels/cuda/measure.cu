@@ -1,4 +1,6 @@
 // Sums in FP64: the gradient norm and the quantization error.
+#include <cuda_pipeline.h>
+
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -6,6 +8,7 @@
 
 #include "worker/core/kernels/cuda/add_in_order.h"
 #include "worker/core/kernels/cuda/check.h"
+#include "worker/core/kernels/cuda/chunk_loops.cuh"
 #include "worker/core/kernels/cuda/device_state.h"
 #include "worker/core/kernels/cuda/error_sums.cuh"
 #include "worker/core/kernels/cuda/error_sums.h"
@@ -21,42 +24,81 @@ constexpr int kThreads = 256;
 // the CPU.
 constexpr std::int64_t kSquareBlock = 4096;
 constexpr int kSquareLanes = 8;
+constexpr int kSquareThreads = 128;
 
 __device__ inline float to_float(float value) { return value; }
 __device__ inline float to_float(std::uint16_t code) { return decode_bf16(code); }
 
-// sums[block], by 8 threads a block of elements: lane j adds elements j, j + 8, ...; then the lanes are added
-// in order.
+// A warp's 4 blocks of elements on their way through shared memory: pieces of 128 elements a block, kDepth of
+// them, whole lines of the data each.
+constexpr int kWarpBlocks = kWarp / kSquareLanes, kPiece = 128, kDepth = 4;
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    square_blocks_kernel(const T* data, std::int64_t elements, std::int64_t blocks, double* sums) {
-  constexpr int kAtOnce = 16;  // loads in flight
-  const int lane = static_cast<int>(threadIdx.x) % kSquareLanes;
-  const std::int64_t stride = std::int64_t{gridDim.x} * (kThreads / kSquareLanes);
-  const std::int64_t first = std::int64_t{blockIdx.x} * (kThreads / kSquareLanes);
-  for (std::int64_t base = first; base < blocks; base += stride) {
-    const std::int64_t block = base + threadIdx.x / kSquareLanes;
-    const std::int64_t begin = block * kSquareBlock;
-    const std::int64_t end = begin + kSquareBlock < elements ? begin + kSquareBlock : elements;
-    double mine = 0.0;
-    std::int64_t i = begin + lane;
-    for (; i + (kAtOnce - 1) * kSquareLanes < end; i += kAtOnce * kSquareLanes) {
-      float values[kAtOnce];
+struct SquarePieces {
+  static constexpr int kUnit = 16 / sizeof(T), kUnits = kPiece / kUnit;  // what one instruction copies
+  static constexpr int kStride = kPiece + 32 / sizeof(T);  // so that the 4 blocks lie in other banks
+  struct alignas(16) Piece {
+    T x[kWarpBlocks][kStride];
+  };
+  Piece pieces[kDepth];
+
+  // `data`: the first of the warp's elements.
+  __device__ void fetch(const T* data, int piece) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    Piece& place = pieces[piece % kDepth];
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) values[j] = to_float(data[i + j * kSquareLanes]);
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j)
-        mine += static_cast<double>(values[j]) * static_cast<double>(values[j]);
+    for (int i = 0; i < kWarpBlocks * kUnits; i += kWarp) {
+      const int block = (i + lane) / kUnits, at = (i + lane) % kUnits * kUnit;
+      __pipeline_memcpy_async(&place.x[block][at], data + block * kSquareBlock + piece * kPiece + at, 16);
     }
-    for (; i < end; i += kSquareLanes) {
-      const double value = to_float(data[i]);
-      mine += value * value;
-    }
-    double sum = 0.0;
-#pragma unroll
-    for (int j = 0; j < kSquareLanes; ++j) sum += __shfl_sync(kWholeWarp, mine, j, kSquareLanes);
-    if (lane == 0 && block < blocks) sums[block] = sum;
   }
+  // The squares of one lane of a whole block.
+  __device__ double add(const T* data, int block, int lane) {
+    constexpr int kPieces = kSquareBlock / kPiece;
+    double sum = 0.0;
+    for (int piece = 0; piece < kDepth - 1; ++piece) {
+      fetch(data, piece);
+      __pipeline_commit();
+    }
+    for (int piece = 0; piece < kPieces; ++piece) {
+      __pipeline_wait_prior(kDepth - 2);
+      __syncwarp();  // what other lanes copied is here, and the piece before this one is read
+      if (piece + kDepth - 1 < kPieces) fetch(data, piece + kDepth - 1);
+      __pipeline_commit();
+      const T* x = pieces[piece % kDepth].x[block] + lane;
+#pragma unroll
+      for (int i = 0; i < kPiece; i += kSquareLanes) {
+        const double value = to_float(x[i]);
+        sum = __fma_rn(value, value, sum);  // the product of two FP32 numbers is exact in FP64
+      }
+    }
+    return sum;
+  }
+};
+
+// sums[block], by 8 threads a block of elements: lane j adds elements j, j + 8, ...; then the lanes are added
+// in order. `wide`: the data lies so that 16 bytes can be copied at once.
+template <typename T>
+__global__ void __launch_bounds__(kSquareThreads)
+    square_blocks_kernel(const T* data, std::int64_t elements, bool wide, std::int64_t blocks, double* sums) {
+  __shared__ SquarePieces<T> pieces[kSquareThreads / kWarp];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kSquareLanes,
+            own = static_cast<int>(threadIdx.x) % kWarp / kSquareLanes;
+  const std::int64_t first = (std::int64_t{blockIdx.x} * (kSquareThreads / kWarp) + warp) * kWarpBlocks;
+  const std::int64_t block = first + own, begin = block * kSquareBlock;
+  double mine = 0.0;
+  if (wide && (first + kWarpBlocks) * kSquareBlock <= elements) {
+    mine = pieces[warp].add(data + first * kSquareBlock, own, lane);
+  } else {
+    const std::int64_t end = begin + kSquareBlock < elements ? begin + kSquareBlock : elements;
+    for (std::int64_t i = begin + lane; i < end; i += kSquareLanes) {
+      const double value = to_float(data[i]);
+      mine = __fma_rn(value, value, mine);
+    }
+  }
+  double sum = 0.0;
+#pragma unroll
+  for (int j = 0; j < kSquareLanes; ++j) sum += __shfl_sync(kWholeWarp, mine, j, kSquareLanes);
+  if (lane == 0 && block < blocks) sums[block] = sum;
 }
 
 // *total += values, in order, by one thread over tiles that the block loads.
@@ -81,9 +123,19 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     add_in_lanes_kernel(const double* values, std::int64_t count, double* total) {
   __shared__ double lanes[kThreads];
+  constexpr int kAtOnce = 32;
   double mine = 0.0;
-#pragma unroll 8
-  for (std::int64_t i = threadIdx.x; i < count; i += kThreads) mine += values[i];
+  for (std::int64_t base = 0; base < count; base += kAtOnce * kThreads) {
+    const std::int64_t mine_first = base + threadIdx.x, last = count - 1;
+    double some[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const std::int64_t at = mine_first + i * kThreads;
+      some[i] = values[at < last ? at : last];  // without a condition, so that all are on their way at once
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) mine += mine_first + i * kThreads < count ? some[i] : 0.0;
+  }
   lanes[threadIdx.x] = mine;
   for (unsigned width = kThreads / 2; width > 0; width /= 2) {
     __syncthreads();
@@ -155,13 +207,16 @@ void sum_of_squares(const void* data, Format format, std::int64_t elements, doub
   if (elements <= 0) return;
   const std::int64_t blocks = (elements + kSquareBlock - 1) / kSquareBlock;
   double* sums = DeviceState::current().partial_sums().elements<double>(blocks, kName);
-  const int grid = blocks_for(blocks * kSquareLanes, kThreads);
+  const auto square = [&]<typename T>(const T* values) {
+    const bool wide = reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+    constexpr int kBlocksOfBlock = kSquareThreads / kSquareLanes;
+    const auto grid = static_cast<unsigned>((blocks + kBlocksOfBlock - 1) / kBlocksOfBlock);
+    square_blocks_kernel<<<grid, kSquareThreads, 0, stream>>>(values, elements, wide, blocks, sums);
+  };
   if (format == Format::kFp32) {
-    square_blocks_kernel<<<grid, kThreads, 0, stream>>>(static_cast<const float*>(data), elements, blocks,
-                                                        sums);
+    square(static_cast<const float*>(data));
   } else {
-    square_blocks_kernel<<<grid, kThreads, 0, stream>>>(static_cast<const std::uint16_t*>(data), elements,
-                                                        blocks, sums);
+    square(static_cast<const std::uint16_t*>(data));
   }
   check_launch(kName);
   add_in_lanes_kernel<<<1, kThreads, 0, stream>>>(sums, blocks, out);

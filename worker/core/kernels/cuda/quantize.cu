@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "worker/core/kernels/cuda/check.h"
+#include "worker/core/kernels/cuda/chunk_loops.cuh"
 #include "worker/core/kernels/cuda/device_state.h"
 #include "worker/core/kernels/cuda/operations.h"
 #include "worker/core/kernels/cuda/reduce.cuh"
@@ -102,18 +103,23 @@ void convert_stochastically(const DeviceMatrix& in, const DeviceMatrix& out, con
   check_launch("quantize");
 }
 
-void convert_and_transpose(const DeviceMatrix& in, const DeviceMatrix& out, const DeviceMatrix& transposed,
-                           cudaStream_t stream) {
-  if (transposes_in_blocks(out, transposed) && is_bf16(in))
-    return transpose_blocks(MatrixSource<Bf16Matrix>{Bf16Matrix(in)}, out, transposed, "quantize", stream);
-  if (transposes_in_blocks(out, transposed) && is_fp32(in))
-    return transpose_blocks(MatrixSource<Fp32Matrix>{Fp32Matrix(in)}, out, transposed, "quantize", stream);
-  transpose_any(MatrixSource<DeviceMatrix>{in}, out, out, transposed, ToNearest{}, "quantize", stream);
+// Row-major and transposed codes with one scale for values up to *amax; false where transpose_blocks does not
+// take these.
+bool quantize_blocks(const DeviceMatrix& in, const DeviceMatrix& out, const DeviceMatrix& transposed,
+                     const float* amax, cudaStream_t stream) {
+  if (!transposes_in_blocks(out, transposed)) return false;
+  if (is_bf16(in)) {
+    transpose_blocks(MatrixSource<Bf16Matrix>{Bf16Matrix(in)}, out, transposed, amax, "quantize", stream);
+  } else if (is_fp32(in)) {
+    transpose_blocks(MatrixSource<Fp32Matrix>{Fp32Matrix(in)}, out, transposed, amax, "quantize", stream);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 void find_amax(const DeviceMatrix& in, float* out, const char* operation, cudaStream_t stream) {
-  clear_amax(out, operation, stream);
-  if (in.rows == 0 || in.cols == 0) return;
+  if (in.rows == 0 || in.cols == 0) return clear_amax(out, operation, stream);
   const Cover whole = cover(in.rows, in.cols, {});
   const int blocks = blocks_for(whole.total(), kThreads);
   const bool done = with_type<Bf16Matrix, Fp32Matrix>(
@@ -138,15 +144,12 @@ void find_region_scales(const DeviceMatrix& in, const DeviceMatrix& out, const D
   check_launch("quantize");
 }
 
-void find_tensor_scale(const QuantizeArgs& args, const DeviceMatrix& in, const DeviceMatrix& out,
-                       const DeviceMatrix& transposed, cudaStream_t stream) {
-  const float* largest = args.amax;
-  if (largest == nullptr) {
-    float* found = DeviceState::current().maximum();
-    find_amax(in, found, "quantize", stream);
-    largest = found;
-  }
-  store_tensor_scale(largest, out, transposed, "quantize", stream);
+// The maximum that the one scale of a tensor is made from: args.amax, or found here.
+const float* tensor_amax(const QuantizeArgs& args, const DeviceMatrix& in, cudaStream_t stream) {
+  if (args.amax != nullptr) return args.amax;
+  float* found = DeviceState::current().maximum();
+  find_amax(in, found, "quantize", stream);
+  return found;
 }
 
 void require_transposable(const QuantizeArgs& args, const DeviceMatrix& in, const DeviceMatrix& transposed) {
@@ -190,15 +193,17 @@ void quantize(const QuantizeArgs& args, cudaStream_t stream) {
     throw std::logic_error("quantize: only FP8 is rounded stochastically");
   }
   if (out.scaling == Scaling::kTensor) {
-    find_tensor_scale(args, in, out, transposed, stream);
+    const float* largest = tensor_amax(args, in, stream);
+    if (transpose && !stochastic && quantize_blocks(in, out, transposed, largest, stream)) return;
+    store_tensor_scale(largest, out, transposed, "quantize", stream);
   } else if (!scales_in_one_pass(out.scaling)) {
     find_region_scales(in, out, transposed, stream);
   }
   if (!transpose && stochastic) return convert_stochastically(in, out, args.random, stream);
   if (!transpose) return convert(in, out, "quantize", stream);
-  if (!stochastic) return convert_and_transpose(in, out, transposed, stream);
-  transpose_any(MatrixSource<DeviceMatrix>{in}, out, out, transposed, Stochastically{args.random}, "quantize",
-                stream);
+  const MatrixSource<DeviceMatrix> source{in};
+  if (!stochastic) return transpose_any(source, out, out, transposed, ToNearest{}, "quantize", stream);
+  transpose_any(source, out, out, transposed, Stochastically{args.random}, "quantize", stream);
 }
 
 void dequantize(const ConstMatrix& in, const Matrix& out, cudaStream_t stream) {

@@ -4,7 +4,7 @@
 
 #include "worker/core/kernels/cuda/operations.h"
 #include "worker/core/kernels/cuda/scaling.h"
-#include "worker/core/kernels/cuda/sigmoid.cuh"
+#include "worker/core/kernels/cuda/silu_product.cuh"
 #include "worker/core/kernels/cuda/transpose.cuh"
 
 namespace coat::kernels::cuda {
@@ -15,6 +15,7 @@ __device__ inline Values through_bf16(const Values& v) { return decode_words(enc
 
 template <typename X, typename W>
 struct NormSource {
+  [[maybe_unused]] static constexpr int kRowsAtOnce = 4, kBlocks = 5;
   X x;
   W weight;
   const float* rstd;
@@ -22,13 +23,18 @@ struct NormSource {
     Fetched<X> x;
     float rstd;
   };
+  struct Rows {
+    FetchedColumn<X> x;
+    const float* rstd;
+  };
   __device__ Values any(std::int64_t row, std::int64_t col) const {
     if (row >= x.rows) return Values{};
     return normalized(load(x, row, col), rstd[row], load(weight, 0, col));
   }
-  __device__ Pair fetch(std::int64_t row, std::int64_t col) const {
-    return {cuda::fetch(x, row, col), rstd[row]};
+  __device__ Rows rows(std::int64_t row0, std::int64_t col) const {
+    return {fetched_column(x, row0, col), rstd + row0};
   }
+  __device__ Pair fetch(const Rows& rows, int i) const { return {rows.x.fetch(i), rows.rstd[i]}; }
   __device__ Values column(std::int64_t col) const { return load(weight, 0, col); }
   __device__ Values values(const Pair& fetched, const Values& w) const {
     return normalized(decoded<X>(fetched.x), fetched.rstd, w);
@@ -42,26 +48,25 @@ struct NormSource {
 
 template <typename M>
 struct ProductSource {
+  [[maybe_unused]] static constexpr int kRowsAtOnce = 4, kBlocks = 4;
   M gate, up;
-  struct Pair {
-    Fetched<M> gate, up;
+  struct Rows {
+    FetchedColumn<M> gate, up;
   };
   struct Column {};
   __device__ Values any(std::int64_t row, std::int64_t col) const {
-    return product(load(gate, row, col), load(up, row, col));
+    return decode_words(
+        silu_product_words(GateAndUp<M>{cuda::fetch(gate, row, col), cuda::fetch(up, row, col)}));
   }
-  __device__ Pair fetch(std::int64_t row, std::int64_t col) const {
-    return {cuda::fetch(gate, row, col), cuda::fetch(up, row, col)};
+  __device__ Rows rows(std::int64_t row0, std::int64_t col) const {
+    return {fetched_column(gate, row0, col), fetched_column(up, row0, col)};
+  }
+  __device__ GateAndUp<M> fetch(const Rows& rows, int i) const {
+    return {rows.gate.fetch(i), rows.up.fetch(i)};
   }
   __device__ Column column(std::int64_t) const { return {}; }
-  __device__ Values values(const Pair& fetched, Column) const {
-    return product(decoded<M>(fetched.gate), decoded<M>(fetched.up));
-  }
-  __device__ static Values product(Values v, const Values& u) {
-    const Values sigmoid = sigmoids(v);
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * sigmoid.x[i] * u.x[i];
-    return through_bf16(v);
+  __device__ Values values(const GateAndUp<M>& fetched, Column) const {
+    return decode_words(silu_product_words(fetched));
   }
 };
 
@@ -99,10 +104,10 @@ Outputs outputs_of(const RecomputedOutput& output, const DeviceMatrix& source, c
 template <typename Typed, typename Asking>
 void run(const Outputs& out, const float* amax, bool fits, const Typed& typed, const Asking& asking,
          const char* operation, cudaStream_t stream) {
+  if (fits && transposes_in_blocks(out.rows, out.transposed))
+    return transpose_blocks(typed, out.rows, out.transposed, amax, operation, stream);
   const bool by_rows = out.rows.data != nullptr;
   store_tensor_scale(amax, out.shape, by_rows ? out.transposed : DeviceMatrix{}, operation, stream);
-  if (fits && transposes_in_blocks(out.rows, out.transposed))
-    return transpose_blocks(typed, out.rows, out.transposed, operation, stream);
   transpose_any(asking, out.shape, out.rows, out.transposed, ToNearest{}, operation, stream);
 }
 

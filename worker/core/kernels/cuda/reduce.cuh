@@ -29,7 +29,7 @@ __device__ inline T block_sum(T value) {
 
 __device__ inline std::uint32_t block_largest(std::uint32_t value) {
   __shared__ std::uint32_t warps[kWarp];
-  value = largest_of_lanes(value, kWarp);
+  value = __reduce_max_sync(kWholeWarp, value);
   __syncthreads();
   if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = value;
   __syncthreads();
@@ -38,15 +38,30 @@ __device__ inline std::uint32_t block_largest(std::uint32_t value) {
   return largest;
 }
 
-// Joins the block's largest magnitude into *amax, which starts at 0 (clear_amax). A maximum of integers: any
-// order gives the same result. `amax` is the same in the whole block; nullptr: nothing is wanted.
+// What the blocks of a running kernel have joined: zeros between kernels. Kernels that use it run one after
+// another, as the interface demands (one stream).
+struct JoinedMaximum {
+  std::uint32_t largest, blocks;
+};
+static __device__ JoinedMaximum joined_maxima[2];
+
+// *amax = the largest magnitude of all blocks of a one-dimensional grid; the last of them stores it. A
+// maximum of integers: any order gives the same result. `amax` is the same in the whole grid; nullptr:
+// nothing is wanted. A kernel with two maxima joins the second one as kWhich = 1.
+template <int kWhich = 0>
 __device__ inline void join_amax(float* amax, std::uint32_t largest) {
   if (amax == nullptr) return;
   largest = block_largest(largest);
   if (threadIdx.x != 0) return;
-  auto* joined = reinterpret_cast<std::uint32_t*>(amax);
+  JoinedMaximum& joined = joined_maxima[kWhich];
   // What is there already only grows, so most blocks need not write.
-  if (*static_cast<volatile std::uint32_t*>(joined) < largest) atomicMax(joined, largest);
+  std::uint32_t before = *static_cast<volatile std::uint32_t*>(&joined.largest);
+  if (before < largest) before = atomicMax(&joined.largest, largest);
+  // Never so, as magnitudes have no sign; but the count that follows waits for the maximum to be there. A
+  // fence would wait for all that the block has stored as well.
+  if (before > 0x7FFFFFFFu) return;
+  if (atomicInc(&joined.blocks, gridDim.x - 1) != gridDim.x - 1) return;
+  *amax = __uint_as_float(atomicExch(&joined.largest, 0u));
 }
 
 }  // namespace coat::kernels::cuda

@@ -1,6 +1,8 @@
 #include <stdexcept>
 
 #include "worker/core/kernels/cuda/check.h"
+#include "worker/core/kernels/cuda/chunk_loops.cuh"
+#include "worker/core/kernels/cuda/fetched.cuh"
 #include "worker/core/kernels/cuda/operations.h"
 #include "worker/core/kernels/cuda/reduce.cuh"
 #include "worker/core/kernels/cuda/scaling.h"
@@ -8,23 +10,33 @@
 namespace coat::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kAtOnce = 2;
+
+template <typename M>
+struct Terms {
+  Fetched<M> a, b;
+};
 
 template <typename Span, typename Plain, typename Quantized>
-__global__ void __launch_bounds__(kThreads)
-    residual_add_kernel(Plain a, Plain b, Plain sum, Quantized quantized, Span cover, float* amax) {
-  std::uint32_t largest = 0;
-  for_each_chunk(cover, [&](std::int64_t row, std::int64_t col) {
-    Values v = load(a, row, col);
-    const Values w = load(b, row, col);
+__global__ void __launch_bounds__(kChunkThreads)
+    residual_add_kernel(Plain a, Plain b, Plain sum, Quantized quantized, Span span, float* amax) {
+  std::uint32_t halves = 0;
+  for_chunks_at_once<kAtOnce>(
+      span,
+      [&](std::int64_t row, std::int64_t col, int further) {
+        return Terms<Plain>{fetch(a, row, col, further), fetch(b, row, col, further)};
+      },
+      [&](std::int64_t row, std::int64_t col, const Terms<Plain>& terms, auto inside) {
+        Values v = decoded<Plain>(terms.a);
+        const Values w = decoded<Plain>(terms.b);
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] + w.x[i];
-    if constexpr (kCanExist<Quantized>) {
-      if (quantized.data != nullptr) store(quantized, row, col, v, cover.lanes_per_group);
-    }
-    largest = max(largest, store_rounded(sum, row, col, v));
-  });
-  join_amax(amax, largest);
+        for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] + w.x[i];
+        if constexpr (kCanExist<Quantized>) {
+          if (quantized.data != nullptr) store(quantized, row, col, v, span.lanes_per_group);
+        }
+        store_rounded<decltype(inside)::value>(sum, row, col, v, halves);
+      });
+  join_amax(amax, magnitude_of_halves(halves));
 }
 
 }  // namespace
@@ -38,22 +50,23 @@ void residual_add(const ResidualAddArgs& args, cudaStream_t stream) {
   require_same_shape(a, b, kName);
   require_same_shape(a, sum, kName);
   if (quantized.data != nullptr) require_same_shape(a, quantized, kName);
-  clear_amax(args.amax_out, kName, stream);
-  if (a.rows == 0 || a.cols == 0) return;
-  const Cover whole = cover(a.rows, a.cols, quantized);
-  const int blocks = blocks_for(whole.total(), kThreads);
+  if (a.rows == 0 || a.cols == 0) return clear_amax(args.amax_out, kName, stream);
+  const auto launch = [&](const auto& from_a, const auto& from_b, const auto& to, const auto& codes,
+                          const auto& span) {
+    const auto kernel = residual_add_kernel<std::decay_t<decltype(span)>, std::decay_t<decltype(from_a)>,
+                                            std::decay_t<decltype(codes)>>;
+    kernel<<<chunk_blocks<kAtOnce>(kernel, span), kChunkThreads, 0, stream>>>(from_a, from_b, to, codes, span,
+                                                                              args.amax_out);
+  };
   if (is_bf16(a) && is_bf16(b) && is_bf16(sum) && (quantized.data == nullptr || is_grouped(quantized))) {
     const Bf16Matrix a_row(as_one_row(a)), b_row(as_one_row(b)), sum_row(as_one_row(sum));
-    const OneRow row = one_row(a);
     if (quantized.data == nullptr) {
-      residual_add_kernel<<<blocks, kThreads, 0, stream>>>(a_row, b_row, sum_row, NoMatrix{}, row,
-                                                           args.amax_out);
+      launch(a_row, b_row, sum_row, NoMatrix{}, one_row(a));
     } else {
-      const GroupedE4M3 groups(as_one_row(quantized));
-      residual_add_kernel<<<blocks, kThreads, 0, stream>>>(a_row, b_row, sum_row, groups, row, args.amax_out);
+      launch(a_row, b_row, sum_row, GroupedE4M3(as_one_row(quantized)), one_row(a));
     }
   } else {
-    residual_add_kernel<<<blocks, kThreads, 0, stream>>>(a, b, sum, quantized, whole, args.amax_out);
+    launch(a, b, sum, quantized, cover(a.rows, a.cols, quantized));
   }
   check_launch(kName);
 }

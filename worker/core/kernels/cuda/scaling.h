@@ -7,7 +7,7 @@
 
 namespace coat::kernels::cuda {
 
-// *amax = 0, where kernels join their maxima; nullptr: nothing to do.
+// *amax = 0, the maximum of an empty matrix; nullptr: nothing to do.
 void clear_amax(float* amax, const char* operation, cudaStream_t stream);
 
 // Stores the scale of `out` (kTensor) for values up to *amax, and the same one for `twin` unless twin.data is

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "worker/core/kernels/api/exponential.h"
-#include "worker/core/kernels/cuda/matrix_io.cuh"
+#include "worker/core/kernels/cuda/fetched.cuh"
 
 namespace coat::kernels::cuda {
 
@@ -34,9 +34,20 @@ __device__ inline float moderate_sigmoid(float x) {
 // Rarely needed, so that one copy of it will do.
 static __device__ __noinline__ float any_sigmoid(float x) { return sigmoid_f32(x); }
 
-__device__ inline Values sigmoids(const Values& x) {
+// Whether moderate_sigmoid serves all of a chunk. Of a NaN it gives anything: who uses it multiplies by x as
+// well.
+constexpr float kModerate = 87.0f;
+template <typename M>
+__device__ inline bool is_moderate(const Fetched<M>&, const Values& x) {
+  return largest_magnitude(x) <= __float_as_uint(kModerate);
+}
+__device__ inline bool is_moderate(const Fetched<GroupedE4M3>& fetched, const Values&) {
+  return decode_bf16(fetched.scale) <= kModerate / max_of(Format::kE4M3);
+}
+
+__device__ inline Values sigmoids(const Values& x, bool moderate) {
   Values sigmoid;
-  if (largest_magnitude(x) <= __float_as_uint(87.0f)) {
+  if (moderate) {
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) sigmoid.x[i] = moderate_sigmoid(x.x[i]);
   } else {

@@ -2,8 +2,10 @@
 // way. Device code only.
 //
 // A Source gives the values of 8 neighbouring elements of a row: any(row, col) of any place, 0 beyond the
-// edges. Of full chunks inside, fetch(row, col) starts the loads, and values(fetched, column(col)) are made
-// later, where column(col) is what all rows share.
+// edges. Of full chunks inside, rows(row0, col) says where the chunk of a row and those below it lie,
+// fetch(rows, i) starts the loads of row0 + i, kRowsAtOnce rows before the first is waited for, and
+// values(fetched, column(col)) are made later, where column(col) is what all rows share. kBlocks: how many
+// blocks a multiprocessor should hold.
 #pragma once
 
 #include "worker/core/kernels/cuda/check.h"
@@ -19,10 +21,15 @@ inline constexpr int kBlockSide = 16 * kChunk;  // the same where rows and cols 
 
 template <typename M>
 struct MatrixSource {
+  [[maybe_unused]] static constexpr int kRowsAtOnce = kChunk, kBlocks = 1;
   M m;
   __device__ Values any(std::int64_t row, std::int64_t col) const { return load(m, row, col); }
-  __device__ Values fetch(std::int64_t row, std::int64_t col) const {
-    return load_typed(m, row * m.cols + col);
+  struct Rows {
+    std::int64_t index, stride;
+  };
+  __device__ Rows rows(std::int64_t row0, std::int64_t col) const { return {row0 * m.cols + col, m.cols}; }
+  __device__ Values fetch(const Rows& rows, int i) const {
+    return load_typed(m, rows.index + i * rows.stride);
   }
   struct Column {};
   __device__ Column column(std::int64_t) const { return {}; }
@@ -104,10 +111,11 @@ __device__ inline void transpose_words(std::uint32_t (&w)[4]) {
 // Codes row-major (out.data == nullptr: not wanted) and transposed, 8 x 8 of them a thread in registers: 8
 // loads of 16 or 32 bytes are in flight at once. The transposed ones go through shared memory, so that whole
 // lines are written: 8 rows of a column are one place of 16 there, at (place xor the column's chunk), which
-// no two lanes of a half-warp share. Rows and cols are multiples of 8, `transposed` has one scale.
+// no two lanes of a half-warp share. Rows and cols are multiples of 8, both outputs have the one scale for
+// values up to *amax, which the first block stores.
 template <Format kFormat, typename Source>
-__global__ void __launch_bounds__(kTransposeThreads)
-    transpose_blocks_kernel(Source source, DeviceMatrix out, DeviceMatrix transposed) {
+__global__ void __launch_bounds__(kTransposeThreads, Source::kBlocks)
+    transpose_blocks_kernel(Source source, DeviceMatrix out, DeviceMatrix transposed, const float* amax) {
   constexpr int kPlaces = kBlockSide / kChunk;
   __shared__ uint2 square[kBlockSide][kPlaces];
   const std::int64_t rows = transposed.cols, cols = transposed.rows;
@@ -116,16 +124,25 @@ __global__ void __launch_bounds__(kTransposeThreads)
   const std::int64_t first_row = std::int64_t{blockIdx.y} * kBlockSide,
                      first_col = std::int64_t{blockIdx.x} * kBlockSide;
   const std::int64_t row0 = first_row + row_chunk * kChunk, col = first_col + col_chunk * kChunk;
-  const float inverse = __frcp_rn(scale_at(transposed, 0));
+  const float scale = scale_from_amax(*amax, max_of(kFormat), transposed.rule.added);
+  const float inverse = __frcp_rn(stored_scale(scale, transposed.scale_format));
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
+    write_scale(transposed, 0, scale);
+    if (out.data != nullptr) write_scale(out, 0, scale);
+  }
   if (row0 < rows && col < cols) {
-    decltype(source.fetch(row0, col)) fetched[kChunk];
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) fetched[i] = source.fetch(row0 + i, col);
+    const auto rows_here = source.rows(row0, col);
     const auto column = source.column(col);
+    constexpr int kAtOnce = Source::kRowsAtOnce;
+    decltype(source.fetch(rows_here, 0)) fetched[kAtOnce];
     std::uint32_t words[2][2][4];  // [half of the cols][half of the rows][row]
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      const uint2 codes = encode_bytes<kFormat>(times(source.values(fetched[i], column), inverse));
+      if (i % kAtOnce == 0) {
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) fetched[j] = source.fetch(rows_here, i + j);
+      }
+      const uint2 codes = encode_bytes<kFormat>(times(source.values(fetched[i % kAtOnce], column), inverse));
       if (out.data != nullptr) {
         *reinterpret_cast<uint2*>(static_cast<std::uint8_t*>(out.data) + (row0 + i) * cols + col) = codes;
       }
@@ -163,13 +180,15 @@ inline bool transposes_in_blocks(const DeviceMatrix& out, const DeviceMatrix& tr
 
 template <typename Source>
 void transpose_blocks(const Source& source, const DeviceMatrix& out, const DeviceMatrix& transposed,
-                      const char* operation, cudaStream_t stream) {
+                      const float* amax, const char* operation, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((transposed.rows + kBlockSide - 1) / kBlockSide),
                   static_cast<unsigned>((transposed.cols + kBlockSide - 1) / kBlockSide));
   if (transposed.format == Format::kE4M3) {
-    transpose_blocks_kernel<Format::kE4M3><<<grid, kTransposeThreads, 0, stream>>>(source, out, transposed);
+    transpose_blocks_kernel<Format::kE4M3>
+        <<<grid, kTransposeThreads, 0, stream>>>(source, out, transposed, amax);
   } else {
-    transpose_blocks_kernel<Format::kE5M2><<<grid, kTransposeThreads, 0, stream>>>(source, out, transposed);
+    transpose_blocks_kernel<Format::kE5M2>
+        <<<grid, kTransposeThreads, 0, stream>>>(source, out, transposed, amax);
   }
   check_launch(operation);
 }
