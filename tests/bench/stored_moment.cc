@@ -12,9 +12,11 @@ StoredMoment::StoredMoment(const MomentFormat& format, MomentUse use, std::int64
 kernels::MomentData StoredMoment::data() const { return {codes_.data(), amax_.data(), rows_.data()}; }
 
 void StoredMoment::store(const std::vector<float>& values, std::uint64_t step, std::uint32_t tensor) {
-  const std::uint32_t* words = nullptr;
-  if (codec_.is_stochastic()) words = kernels::cpu::fill_words({1, step, tensor}, 0, elements_, words_);
-  codec_.store(data(), 0, elements_, values.data(), words, ratio_);
+  const std::uint32_t* random = nullptr;
+  if (codec_.is_stochastic()) {
+    random = kernels::cpu::fill_rounding_bits({1, step, tensor}, 0, elements_, random_);
+  }
+  codec_.store(data(), 0, elements_, values.data(), random, ratio_);
 }
 
 void StoredMoment::load(std::vector<float>& values) const {

@@ -26,7 +26,7 @@ class StoredMoment {
   mutable std::vector<float> codes_, amax_;  // more than enough for one byte and for BF16
   mutable std::vector<std::uint8_t> rows_;
   std::vector<float> ratio_;
-  std::vector<std::uint32_t> words_;
+  std::vector<std::uint32_t> random_;
 };
 
 // "e4m3", "e4m3+X" where it expands.

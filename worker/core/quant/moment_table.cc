@@ -210,10 +210,7 @@ RowChoice::RowChoice(const MomentFormat& format)
   limits_[0] = std::numeric_limits<double>::infinity();
   for (int row = 0; row < kMomentRows; ++row) {
     double& limit = limits_[static_cast<std::size_t>(row)];
-    if (is_octave(format.code)) {  // so much above code 1 that rounding on the way leaves the code 1 at least
-      const double smallest = double{MomentTable::of(format.code).values(row)[1]} * (1.0 + row * 0x1p-21);
-      limit = row > kOctaveRows ? 0.0 : 1.0 / smallest;
-    } else if (format.code == MomentCode::kLog255) {
+    if (format.code == MomentCode::kLog255) {
       limit = std::exp2(log_range(row));
     } else if (row > 0) {
       limit = std::pow(format.range_bound, 16.0 / row);

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "worker/core/quant/moment_format.h"
-#include "worker/core/quant/octave_code.h"
+#include "worker/core/quant/octave_rows.h"
 
 namespace coat {
 
@@ -80,17 +80,21 @@ constexpr float ratio_of(float magnitude, const RatioScale& scale) {
   return ratio > 1.0f ? 1.0f : ratio;
 }
 
-// Which row a group of that format takes. Compares R with limits that were made once in FP64: no logarithm
-// that two devices might round differently.
+// Which row a group of that format takes. Compares with limits that were made once: no logarithm that two
+// devices might round differently.
 class RowChoice {
  public:
   explicit RowChoice(const MomentFormat& format);
   // amin: the smallest non-zero magnitude.
   int row(float amax, float amin) const {
     if (!expands_) return kPlainRow;
-    if (code_ == MomentCode::kOctave8Unsigned) return octave_row(255, ratio_of(amin, ratio_scale(amax)));
+    if (is_octave(code_)) {
+      return choose_octave_row(OctaveRows::of(octave_top(code_)).reach().data(),
+                               ratio_of(amin, ratio_scale(amax)));
+    }
     return choose_row(limits_.data(), first_row_, amax, amin);
   }
+  // Of codes that are no octaves.
   const std::array<double, kMomentRows>& limits() const { return limits_; }
   int first_row() const { return first_row_; }
 

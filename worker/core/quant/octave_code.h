@@ -10,7 +10,7 @@
 //   value(c) = amax (f(c) - f(0)) / (1 - f(0))    with signs: first moments, which crowd around zero
 // The latter underflows gradually, as floats with subnormal numbers do: equal distances near zero, equal
 // ratios far from it; n = 127 is linear. n is the largest that lets code 1 reach the group's smallest
-// magnitude, so that a value that is not zero never becomes zero.
+// magnitude, as all smaller n do (OctaveRows), so that a value that is not zero never becomes zero.
 //
 // Encoding: position = top + n (bits of y - one) / 2^23, where y = |x| / amax without signs and
 // |x| / amax (1 - f(0)) + f(0) with them. n is whole, so the borders of octaves are codes, and between two
@@ -37,15 +37,6 @@ constexpr int octave_first_row(int top) { return (top + 126) / 127; }
 constexpr int octave_row_used(int top, int row) {
   const int at_least = octave_first_row(top);
   return row < at_least ? at_least : row > kOctaveRows ? kOctaveRows : row;
-}
-
-// n without signs for a group whose smallest magnitude is `smallest_ratio` of amax (0 where it is nothing in
-// FP32).
-constexpr int octave_row(int top, float smallest_ratio) {
-  const std::uint32_t below = kOneBits - std::bit_cast<std::uint32_t>(smallest_ratio);
-  const std::uint32_t room = static_cast<std::uint32_t>(top - 1) << 23;
-  const std::uint32_t most = below == 0 ? kOctaveRows : room / below;
-  return octave_row_used(top, most < kOctaveRows ? static_cast<int>(most) : kOctaveRows);
 }
 
 // 2^31 / n rounded up: the upper half of a product with code 2^24 is code / n octaves.

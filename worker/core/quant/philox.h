@@ -1,6 +1,7 @@
-// Philox4x32-10, the counter-based random generator of Salmon et al., "Parallel Random Numbers: As Easy as 1,
-// 2, 3" (SC 2011): a pure function of (counter, key), so that a number depends on what it is for and never on
-// who drew before.
+// Philox4x32, the counter-based random generator of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2,
+// 3" (SC 2011): a pure function of (counter, key), so that a number depends on what it is for and never on
+// who drew before. Ten rounds are the generator's usual number, seven the fewest that its authors found to
+// pass every test of BigCrush.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +32,10 @@ constexpr PhiloxKey philox_next_key(PhiloxKey key) {
   return {{key.word[0] + 0x9E3779B9u, key.word[1] + 0xBB67AE85u}};
 }
 
+template <int kRounds = kPhiloxRounds>
 constexpr PhiloxBlock philox4x32(PhiloxBlock counter, PhiloxKey key) {
   auto& [c0, c1, c2, c3] = counter.word;
-  for (int round = 0; round < kPhiloxRounds; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     philox_round(c0, c1, c2, c3, key);
     key = philox_next_key(key);
   }
@@ -45,25 +47,41 @@ constexpr float philox_uniform(std::uint32_t word) {
   return static_cast<float>(static_cast<std::int32_t>(word >> 8)) * 0x1p-24f;
 }
 
-// What a number of an optimizer step rounds. One word of 32 random bits serves all three for one element: the
-// moments take a half each, the weight their exclusive or. Any two of the numbers are independent.
-enum class RoundingUse : std::uint8_t { kMoment1, kMoment2, kWeight };
+// An optimizer step spends 16 random bits an element, in one launch over billions: seven rounds for eight
+// elements.
+inline constexpr int kRoundingRounds = 7;
 
-// 16 random bits.
-constexpr std::uint32_t rounding_bits(std::uint32_t word, RoundingUse use) {
-  const std::uint32_t low = word & 0xFFFFu, high = word >> 16;
-  return use == RoundingUse::kMoment1 ? low : use == RoundingUse::kMoment2 ? high : low ^ high;
+// Where the bits of element `index` of a parameter are: half `half` of word `word` of block `block`. Elements
+// i and i + 128 of 256 share a word, so that a warp that holds four neighbours a thread needs one block for
+// two groups of 128.
+struct RoundingPlace {
+  static constexpr std::uint64_t kTile = 256, kHalf = 128, kBlocksOfTile = 32;
+  std::uint64_t block;
+  std::uint32_t word, half;
+
+  static constexpr RoundingPlace of(std::uint64_t index) {
+    return {index / kTile * kBlocksOfTile + index % kHalf / 4, static_cast<std::uint32_t>(index % 4),
+            static_cast<std::uint32_t>(index / kHalf % 2)};
+  }
+};
+
+constexpr std::uint32_t rounding_half(std::uint32_t word, std::uint32_t half) {
+  return half == 0 ? word & 0xFFFFu : word >> 16;
 }
 
-// The middle of the 2^-16th of (0, 1) that the bits name, exact in FP32: rounding up with `uniform < p` then
+// Both moments of an element round with its bits as they are: what one gains and the other gains then partly
+// cancels in m / sqrt(v). Its weight takes them with their bytes exchanged, which correlates with the
+// moments' by 2^-7.
+constexpr std::uint32_t weight_rounding_bits(std::uint32_t bits) { return (bits & 0xFFu) << 8 | bits >> 8; }
+
+// The middle of the 2^-16th of (0, 1) that 16 bits name, exact in FP32: rounding up with `uniform < p` then
 // has the probability p to the nearest 2^-16, never for p = 0 and always for p = 1.
-constexpr float rounding_uniform(std::uint32_t word, RoundingUse use) {
-  return static_cast<float>(static_cast<std::int32_t>(2 * rounding_bits(word, use) + 1)) * 0x1p-17f;
+constexpr float rounding_uniform(std::uint32_t bits) {
+  return static_cast<float>(static_cast<std::int32_t>(2 * bits + 1)) * 0x1p-17f;
 }
 
-// The random words that round one parameter at one step. Element i of the whole parameter has word i % 4 of
-// the block whose counter is (i / 4 low, i / 4 high, step low, parameter); the key is the seed, its upper
-// half xor the upper half of the step.
+// The random numbers of one parameter at one step. The counter of a block is (block low, block high, step
+// low, parameter); the key is the seed, its upper half xor the upper half of the step.
 struct PhiloxStream {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;
@@ -76,8 +94,15 @@ struct PhiloxStream {
     return {{static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
              static_cast<std::uint32_t>(step), parameter}};
   }
+  // 32 bits for element `index`, of which four share a block.
   constexpr std::uint32_t word(std::uint64_t index) const {
     return philox4x32(counter(index / 4), key()).word[index % 4];
+  }
+  // The 16 bits that an optimizer step rounds element `index` with.
+  constexpr std::uint32_t rounding_bits(std::uint64_t index) const {
+    const RoundingPlace place = RoundingPlace::of(index);
+    return rounding_half(philox4x32<kRoundingRounds>(counter(place.block), key()).word[place.word],
+                         place.half);
   }
 };
 

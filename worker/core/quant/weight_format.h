@@ -61,7 +61,7 @@ constexpr std::uint16_t round_bf16_stochastic(float value, std::uint32_t random)
     const std::uint32_t quiet = magnitude > kFp32Infinity ? 0x40u : 0u;
     return static_cast<std::uint16_t>(sign | magnitude >> 16 | quiet);
   }
-  const std::uint32_t rounded = (magnitude + 0xFFFFu - random) >> 16;
+  const std::uint32_t rounded = (magnitude + random) >> 16;
   return static_cast<std::uint16_t>(sign | (rounded < kLargestBf16Code ? rounded : kLargestBf16Code));
 }
 

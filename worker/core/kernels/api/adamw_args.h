@@ -7,7 +7,8 @@
 //   value -= learning_rate * (m / ((sqrt(v) / sqrt(bias_correction2) + eps) * bias_correction1) + decay *
 //   value)
 // The value is updated from the new moments before they are quantized; quantization changes only what is
-// stored for the next step.
+// stored for the next step. beta1 m of a quantized m is (beta1 amax) times what the code stands for relative
+// to amax, added by one multiply-add; v likewise.
 //
 // Rounding takes its random numbers from PhiloxStream{seed, step, tensor.id} (quant/philox.h), element i of
 // the tensor those of index first_index + i, so equal arguments give equal bits however a parameter is cut

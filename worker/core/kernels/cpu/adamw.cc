@@ -13,13 +13,23 @@
 namespace coat::kernels::cpu {
 namespace {
 
+// What is left of a moment is relative * scale; its new value takes the place of `relative`.
+struct OldMoment {
+  float* __restrict relative;
+  const float* __restrict scale;
+};
+
 void update(const UpdateScalars& s, float gradient_factor, float kept, std::int64_t n,
-            const float* __restrict gradient, float* __restrict value, float* __restrict m,
-            float* __restrict v) {
+            const float* __restrict gradient, float* __restrict value, const OldMoment& old_m,
+            const OldMoment& old_v) {
+  float* __restrict m = old_m.relative;
+  float* __restrict v = old_v.relative;
+  const float* __restrict m_scale = old_m.scale;
+  const float* __restrict v_scale = old_v.scale;
   for (std::int64_t i = 0; i < n; ++i) {
     const float h = gradient_factor * gradient[i];
-    m[i] = std::fma(s.beta1, m[i], h);
-    v[i] = std::fma(s.beta2, v[i], s.square * h * h);
+    m[i] = std::fma(m[i], m_scale[i], h);
+    v[i] = std::fma(v[i], v_scale[i], s.square * h * h);
     const float direction = m[i] * (1.0f / (std::sqrt(v[i]) + s.eps));
     value[i] = std::fma(-s.step, direction, kept * value[i]);
   }
@@ -36,12 +46,12 @@ const float* as_fp32(const void* data, Format format, std::int64_t first, std::i
 // One span of elements, FP32, and what it takes to make it.
 struct Buffers {
   explicit Buffers(std::int64_t width) {
-    for (std::vector<float>* buffer : {&m, &v, &value, &gradient, &stored_m, &stored_v}) {
+    for (std::vector<float>* buffer : {&m, &v, &m_scale, &v_scale, &value, &gradient, &stored_m, &stored_v}) {
       buffer->resize(static_cast<std::size_t>(width));
     }
   }
-  std::vector<float> m, v, value, gradient, stored_m, stored_v, ratio;
-  std::vector<std::uint32_t> words;
+  std::vector<float> m, v, m_scale, v_scale, value, gradient, stored_m, stored_v, ratio;
+  std::vector<std::uint32_t> random;
 };
 
 struct Span {
@@ -105,19 +115,20 @@ class Step {
  private:
   void run_tile(const AdamWTensor& tensor, const Span& span, Buffers& b) const {
     const auto [first, n] = span;
-    moment1_.load(tensor.m, first, n, b.m.data());
-    moment2_.load(tensor.v, first, n, b.v.data());
+    moment1_.load_relative(tensor.m, first, n, scalars_.beta1, b.m.data(), b.m_scale.data());
+    moment2_.load_relative(tensor.v, first, n, scalars_.beta2, b.v.data(), b.v_scale.data());
     const float* gradient = as_fp32(tensor.gradient, args_.gradient, first, n, b.gradient.data());
     float* value = load_value(tensor, span, b);
-    update(scalars_, gradient_factor_, value_kept(args_, tensor.decay), n, gradient, value, b.m.data(),
-           b.v.data());
-    const std::uint32_t* words = nullptr;
+    update(scalars_, gradient_factor_, value_kept(args_, tensor.decay), n, gradient, value,
+           {b.m.data(), b.m_scale.data()}, {b.v.data(), b.v_scale.data()});
+    const std::uint32_t* random = nullptr;
     if (draws_) {
-      words = fill_words({args_.seed, args_.step, tensor.id}, tensor.first_index + first, n, b.words);
+      random =
+          fill_rounding_bits({args_.seed, args_.step, tensor.id}, tensor.first_index + first, n, b.random);
     }
-    store_value(tensor, span, value, words);
-    moment1_.store(tensor.m, first, n, b.m.data(), words, b.ratio);
-    moment2_.store(tensor.v, first, n, b.v.data(), words, b.ratio);
+    store_value(tensor, span, value, random);
+    moment1_.store(tensor.m, first, n, b.m.data(), random, b.ratio);
+    moment2_.store(tensor.v, first, n, b.v.data(), random, b.ratio);
   }
 
   // FP32 values are updated where they lie.
@@ -133,12 +144,12 @@ class Step {
   }
 
   void store_value(const AdamWTensor& tensor, const Span& span, const float* value,
-                   const std::uint32_t* words) const {
+                   const std::uint32_t* random) const {
     if (args_.weights == WeightFormat::kFp32) return;
     auto* codes = static_cast<std::uint16_t*>(tensor.value) + span.first;
     if (args_.weights == WeightFormat::kBf16Stochastic) {
       for (std::int64_t i = 0; i < span.n; ++i) {
-        codes[i] = round_bf16_stochastic(value[i], rounding_bits(words[i], RoundingUse::kWeight));
+        codes[i] = round_bf16_stochastic(value[i], weight_rounding_bits(random[i]));
       }
       return;
     }

@@ -58,30 +58,28 @@ struct StochasticRow {
   std::int32_t last, smallest;
 };
 
-template <bool kSigned, RoundingUse kUse>
+template <bool kSigned>
 void encode_stochastic(const float* __restrict in, const float* __restrict ratio, const StochasticRow& row,
-                       const std::uint32_t* __restrict words, std::int64_t n, Code* __restrict out) {
+                       const std::uint32_t* __restrict random, std::int64_t n, Code* __restrict out) {
   const float* __restrict values = row.values;
   for (std::int64_t i = 0; i < n; ++i) {
-    const float uniform = rounding_uniform(words[i], kUse);
+    const float uniform = rounding_uniform(random[i]);
     out[i] = finished<kSigned>(stochastic_code<kBits<kSigned>>(values, row.last, ratio[i], uniform), in[i],
                                row.smallest);
   }
 }
 
-// `words` is nullptr for rounding to nearest.
+// `random` is nullptr for rounding to nearest.
 template <bool kSigned>
 void encode_octaves(const float* __restrict in, const float* __restrict ratio, int row,
-                    const std::uint32_t* __restrict words, RoundingUse use, std::int64_t n,
-                    Code* __restrict out) {
+                    const std::uint32_t* __restrict random, std::int64_t n, Code* __restrict out) {
   constexpr int kTop = kSigned ? 127 : 255;
   const int codes = octave_row_used(kTop, row);
   const OctaveTail tail = octave_tail(codes);
   for (std::int64_t i = 0; i < n; ++i) {
     const float y = kSigned ? std::fma(ratio[i], tail.rest, tail.start) : ratio[i];
-    const std::int32_t code = words == nullptr
-                                  ? nearest_octave_code(kTop, codes, y)
-                                  : stochastic_octave_code(kTop, codes, y, rounding_bits(words[i], use));
+    const std::int32_t code = random == nullptr ? nearest_octave_code(kTop, codes, y)
+                                                : stochastic_octave_code(kTop, codes, y, random[i]);
     out[i] = finished<kSigned>(code, in[i], 1);
   }
 }
@@ -100,43 +98,44 @@ void decode(const Code* __restrict codes, const float* __restrict values, float 
   }
 }
 
-// Blocks whose rounds run side by side.
-constexpr std::size_t kBatch = 32;
-
-void fill_batch(const PhiloxStream& random, std::uint64_t first_block, std::uint32_t* __restrict out) {
-  std::uint32_t c0[kBatch], c1[kBatch], c2[kBatch], c3[kBatch];
-  for (std::size_t i = 0; i < kBatch; ++i) {
+// The bits of a tile's elements: its blocks' rounds run side by side.
+void fill_tile(const PhiloxStream& random, std::uint64_t first_block, std::uint32_t* __restrict out) {
+  constexpr std::size_t kBlocks = RoundingPlace::kBlocksOfTile, kHalf = RoundingPlace::kHalf;
+  std::uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
+  for (std::size_t i = 0; i < kBlocks; ++i) {
     const PhiloxBlock counter = random.counter(first_block + i);
     c0[i] = counter.word[0], c1[i] = counter.word[1], c2[i] = counter.word[2], c3[i] = counter.word[3];
   }
   PhiloxKey key = random.key();
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-    for (std::size_t i = 0; i < kBatch; ++i) philox_round(c0[i], c1[i], c2[i], c3[i], key);
+  for (int round = 0; round < kRoundingRounds; ++round) {
+    for (std::size_t i = 0; i < kBlocks; ++i) philox_round(c0[i], c1[i], c2[i], c3[i], key);
     key = philox_next_key(key);
   }
-  for (std::size_t i = 0; i < kBatch; ++i) {
-    out[4 * i] = c0[i], out[4 * i + 1] = c1[i], out[4 * i + 2] = c2[i], out[4 * i + 3] = c3[i];
+  for (std::size_t i = 0; i < kBlocks; ++i) {
+    const std::uint32_t words[] = {c0[i], c1[i], c2[i], c3[i]};
+    for (std::size_t word = 0; word < 4; ++word) {
+      out[4 * i + word] = rounding_half(words[word], 0);
+      out[kHalf + 4 * i + word] = rounding_half(words[word], 1);
+    }
   }
 }
 
 }  // namespace
 
-const std::uint32_t* fill_words(const PhiloxStream& random, std::int64_t first, std::int64_t n,
-                                std::vector<std::uint32_t>& out) {
-  constexpr std::int64_t kNumbers = 4 * kBatch;
-  const std::int64_t skipped = first % 4;
-  const std::int64_t batches = (skipped + n + kNumbers - 1) / kNumbers;
-  out.resize(std::max(out.size(), static_cast<std::size_t>(batches * kNumbers)));
-  for (std::int64_t batch = 0; batch < batches; ++batch) {
-    fill_batch(random, static_cast<std::uint64_t>(first / 4) + static_cast<std::uint64_t>(batch) * kBatch,
-               out.data() + batch * kNumbers);
+const std::uint32_t* fill_rounding_bits(const PhiloxStream& random, std::int64_t first, std::int64_t n,
+                                        std::vector<std::uint32_t>& out) {
+  constexpr std::uint64_t kTile = RoundingPlace::kTile;
+  const std::uint64_t tile = static_cast<std::uint64_t>(first) / kTile,
+                      skipped = static_cast<std::uint64_t>(first) % kTile;
+  const std::uint64_t tiles = (skipped + static_cast<std::uint64_t>(n) + kTile - 1) / kTile;
+  out.resize(std::max(out.size(), static_cast<std::size_t>(tiles * kTile)));
+  for (std::uint64_t i = 0; i < tiles; ++i) {
+    fill_tile(random, (tile + i) * RoundingPlace::kBlocksOfTile, out.data() + i * kTile);
   }
   return out.data() + skipped;
 }
 
-MomentCodec::MomentCodec(const MomentFormat& format, MomentUse use)
-    : format_(format),
-      rounding_use_(use == MomentUse::kFirst ? RoundingUse::kMoment1 : RoundingUse::kMoment2) {
+MomentCodec::MomentCodec(const MomentFormat& format, MomentUse use) : format_(format) {
   require_usable(format, use);
   if (!format.is_quantized()) return;
   table_ = &MomentTable::of(format.code);
@@ -148,12 +147,12 @@ float MomentCodec::amax(const MomentData& data, std::int64_t group) const {
   return decode_bf16(static_cast<const std::uint16_t*>(data.amax)[group]);
 }
 
-void MomentCodec::load_group(const MomentData& data, std::int64_t first, std::int64_t n, float* out) const {
-  const std::int64_t group = first / format_.group;
-  const float* values = table_->values(row(data, group));
+void MomentCodec::load_group(const MomentData& data, std::int64_t first, std::int64_t n, float amax,
+                             float* out) const {
+  const float* values = table_->values(row(data, first / format_.group));
   const Code* codes = static_cast<const Code*>(data.data) + first;
-  if (is_signed(format_.code)) return decode<true>(codes, values, amax(data, group), n, out);
-  decode<false>(codes, values, amax(data, group), n, out);
+  if (is_signed(format_.code)) return decode<true>(codes, values, amax, n, out);
+  decode<false>(codes, values, amax, n, out);
 }
 
 void MomentCodec::load(const MomentData& data, std::int64_t first, std::int64_t n, float* out) const {
@@ -163,33 +162,43 @@ void MomentCodec::load(const MomentData& data, std::int64_t first, std::int64_t 
     return;
   }
   for (std::int64_t done = 0; done < n; done += format_.group) {
-    load_group(data, first + done, std::min<std::int64_t>(format_.group, n - done), out + done);
+    const std::int64_t part = std::min<std::int64_t>(format_.group, n - done);
+    load_group(data, first + done, part, amax(data, (first + done) / format_.group), out + done);
+  }
+}
+
+void MomentCodec::load_relative(const MomentData& data, std::int64_t first, std::int64_t n, float factor,
+                                float* relative, float* scale) const {
+  if (table_ == nullptr) {
+    load(data, first, n, relative);
+    std::fill_n(scale, n, factor);
+    return;
+  }
+  for (std::int64_t done = 0; done < n; done += format_.group) {
+    const std::int64_t part = std::min<std::int64_t>(format_.group, n - done);
+    load_group(data, first + done, part, 1.0f, relative + done);
+    std::fill_n(scale + done, part, factor * amax(data, (first + done) / format_.group));
   }
 }
 
 template <bool kSigned>
-void MomentCodec::encode(int row, float amax, std::int64_t n, const float* in, const std::uint32_t* words,
+void MomentCodec::encode(int row, float amax, std::int64_t n, const float* in, const std::uint32_t* random,
                          float* ratio, Code* codes) const {
   const float* values = table_->values(row);
   const std::int32_t smallest = format_.expand ? smallest_code(values, amax) : 0;
   find_ratios(in, n, amax, ratio);
   if (is_octave(format_.code)) {
-    return encode_octaves<kSigned>(in, ratio, row, is_stochastic() ? words : nullptr, rounding_use_, n,
-                                   codes);
+    return encode_octaves<kSigned>(in, ratio, row, is_stochastic() ? random : nullptr, n, codes);
   }
   if (!is_stochastic()) {
     return encode_nearest<kSigned>(in, ratio, table_->boundaries(row), smallest, n, codes);
   }
   const StochasticRow to{values, table_->count() - 1, smallest};
-  if (rounding_use_ == RoundingUse::kMoment1) {
-    encode_stochastic<kSigned, RoundingUse::kMoment1>(in, ratio, to, words, n, codes);
-  } else {
-    encode_stochastic<kSigned, RoundingUse::kMoment2>(in, ratio, to, words, n, codes);
-  }
+  encode_stochastic<kSigned>(in, ratio, to, random, n, codes);
 }
 
 void MomentCodec::store_group(const MomentData& data, std::int64_t first, std::int64_t n, const float* in,
-                              const std::uint32_t* words, float* ratio) const {
+                              const std::uint32_t* random, float* ratio) const {
   const std::int64_t group = first / format_.group;
   Code* codes = static_cast<Code*>(data.data) + first;
   const Magnitudes magnitudes = find_magnitudes(in, n);
@@ -206,14 +215,14 @@ void MomentCodec::store_group(const MomentData& data, std::int64_t first, std::i
   if (zeros) {
     std::fill_n(codes, n, Code{0});
   } else if (is_signed(format_.code)) {
-    encode<true>(row, amax, n, in, words, ratio, codes);
+    encode<true>(row, amax, n, in, random, ratio, codes);
   } else {
-    encode<false>(row, amax, n, in, words, ratio, codes);
+    encode<false>(row, amax, n, in, random, ratio, codes);
   }
 }
 
 void MomentCodec::store(const MomentData& data, std::int64_t first, std::int64_t n, const float* in,
-                        const std::uint32_t* words, std::vector<float>& ratio) const {
+                        const std::uint32_t* random, std::vector<float>& ratio) const {
   if (table_ == nullptr) {
     std::memcpy(static_cast<float*>(data.data) + first, in, static_cast<std::size_t>(n) * sizeof(float));
     return;
@@ -221,7 +230,7 @@ void MomentCodec::store(const MomentData& data, std::int64_t first, std::int64_t
   ratio.resize(std::max(ratio.size(), static_cast<std::size_t>(format_.group)));
   for (std::int64_t done = 0; done < n; done += format_.group) {
     store_group(data, first + done, std::min<std::int64_t>(format_.group, n - done), in + done,
-                words == nullptr ? nullptr : words + done, ratio.data());
+                random == nullptr ? nullptr : random + done, ratio.data());
   }
 }
 

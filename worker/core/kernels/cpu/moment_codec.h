@@ -20,10 +20,15 @@ class MomentCodec {
 
   void load(const MomentData& data, std::int64_t first, std::int64_t n, float* out) const;
 
-  // `words`: one of PhiloxStream for each element, used where the moment rounds stochastically. `ratio`:
-  // memory for a group.
+  // The same in two factors: decoded values relative to their group's amax, and factor * amax, both an
+  // element. FP32 moments are relative to 1.
+  void load_relative(const MomentData& data, std::int64_t first, std::int64_t n, float factor,
+                     float* relative, float* scale) const;
+
+  // `random`: PhiloxStream::rounding_bits() of each element, used where the moment rounds stochastically.
+  // `ratio`: memory for a group.
   void store(const MomentData& data, std::int64_t first, std::int64_t n, const float* in,
-             const std::uint32_t* words, std::vector<float>& ratio) const;
+             const std::uint32_t* random, std::vector<float>& ratio) const;
 
   // *sums += the span's error, where `stored` is what load() returns now and `in` is what was stored.
   void measure(const MomentData& data, std::int64_t first, std::int64_t n, const float* in,
@@ -36,21 +41,20 @@ class MomentCodec {
   int row(const MomentData& data, std::int64_t group) const {
     return format_.expand ? data.row[group] : kPlainRow;
   }
-  void load_group(const MomentData& data, std::int64_t first, std::int64_t n, float* out) const;
+  void load_group(const MomentData& data, std::int64_t first, std::int64_t n, float amax, float* out) const;
   void store_group(const MomentData& data, std::int64_t first, std::int64_t n, const float* in,
-                   const std::uint32_t* words, float* ratio) const;
+                   const std::uint32_t* random, float* ratio) const;
   template <bool kSigned>
-  void encode(int row, float amax, std::int64_t n, const float* in, const std::uint32_t* words, float* ratio,
+  void encode(int row, float amax, std::int64_t n, const float* in, const std::uint32_t* random, float* ratio,
               std::uint8_t* codes) const;
 
   MomentFormat format_;
-  RoundingUse rounding_use_;
   const MomentTable* table_ = nullptr;  // nullptr: FP32
   std::optional<RowChoice> choice_;
 };
 
-// out[i] = random.word(first + i). `out` has room for n + 6; the words start at the returned pointer.
-const std::uint32_t* fill_words(const PhiloxStream& random, std::int64_t first, std::int64_t n,
-                                std::vector<std::uint32_t>& out);
+// [i] of what it returns is random.rounding_bits(first + i); `out` holds them.
+const std::uint32_t* fill_rounding_bits(const PhiloxStream& random, std::int64_t first, std::int64_t n,
+                                        std::vector<std::uint32_t>& out);
 
 }  // namespace coat::kernels::cpu

@@ -45,7 +45,6 @@ __global__ void __launch_bounds__(kThreads)
 MomentStore store_of(const MomentFormat& format, MomentUse use) {
   require_usable(format, use);
   MomentStore store;
-  store.use = use == MomentUse::kFirst ? RoundingUse::kMoment1 : RoundingUse::kMoment2;
   store.code = format.code;
   if (!format.is_quantized()) return store;
   if (format.group < kQuad || format.group > kTile ||
@@ -65,6 +64,11 @@ MomentStore store_of(const MomentFormat& format, MomentUse use) {
   store.values = tables.values;
   store.boundaries = tables.boundaries;
   store.exponents = tables.exponents;
+  if (is_octave(format.code)) {
+    store.octaves = DeviceState::current().octave_tables(octave_top(format.code));
+    store.reach = DeviceState::current().octave_reach(octave_top(format.code));
+    return store;
+  }
   store.limits = DeviceState::current().row_limits(format);
   store.log_bound = static_cast<float>(16.0 * std::log2(format.range_bound));
   return store;
@@ -83,30 +87,32 @@ bool quads_are_aligned(const AdamWTensor& tensor, const AdamWArgs& args) {
          on_border(tensor.m.data, border(args.moment1)) && on_border(tensor.v.data, border(args.moment2));
 }
 
-// ... and 16 bytes, counted in 32 bits.
+// ... and 16 bytes, counted in 32 bits, of elements whose random numbers are whole tiles'.
 bool chunks_are_aligned(const AdamWTensor& tensor) {
   constexpr int kChunkBytes = 16;
-  return tensor.elements < std::int64_t{1} << 33 && on_border(tensor.value, kChunkBytes) &&
-         on_border(tensor.residual, kChunkBytes) && on_border(tensor.gradient, kChunkBytes) &&
-         on_border(tensor.m.data, kChunkBytes) && on_border(tensor.v.data, kChunkBytes);
+  return tensor.elements < std::int64_t{1} << 33 && tensor.first_index % RoundingPlace::kTile == 0 &&
+         on_border(tensor.value, kChunkBytes) && on_border(tensor.residual, kChunkBytes) &&
+         on_border(tensor.gradient, kChunkBytes) && on_border(tensor.m.data, kChunkBytes) &&
+         on_border(tensor.v.data, kChunkBytes);
 }
 
 std::vector<TensorEntry> entries_of(const AdamWArgs& args, std::int64_t tile_elements, std::int64_t& tiles) {
   std::vector<TensorEntry> entries;
   for (const AdamWTensor& tensor : args.tensors) {
     if (tensor.elements <= 0) continue;
-    entries.push_back({tensor.value,
-                       tensor.residual,
-                       tensor.gradient,
-                       tensor.elements,
-                       {tensor.m.data, tensor.m.amax, tensor.m.row},
-                       {tensor.v.data, tensor.v.amax, tensor.v.row},
-                       tensor.first_index,
-                       tiles,
-                       tensor.id,
-                       value_kept(args, tensor.decay),
-                       quads_are_aligned(tensor, args),
-                       quads_are_aligned(tensor, args) && chunks_are_aligned(tensor)});
+    const bool aligned = quads_are_aligned(tensor, args);
+    entries.push_back(
+        {tensor.value,
+         tensor.residual,
+         tensor.gradient,
+         tensor.elements,
+         {{tensor.m.data, tensor.m.amax, tensor.m.row}, {tensor.v.data, tensor.v.amax, tensor.v.row}},
+         tensor.first_index,
+         tiles,
+         tensor.id,
+         value_kept(args, tensor.decay),
+         aligned,
+         aligned && chunks_are_aligned(tensor) ? tensor.elements / adamw_fast::kTile : 0});
     tiles += (tensor.elements + tile_elements - 1) / tile_elements;
   }
   return entries;

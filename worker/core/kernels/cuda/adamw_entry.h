@@ -9,6 +9,8 @@
 
 namespace coat::kernels::cuda {
 
+struct OctaveTables;
+
 // How one moment is stored.
 struct MomentStore {
   MomentCode code = MomentCode::kFp32;
@@ -16,12 +18,13 @@ struct MomentStore {
   bool expand = false;
   bool bf16_amax = false;
   bool stochastic = false;
-  RoundingUse use = RoundingUse::kMoment1;
   // Of codes with a table (quant/moment_table.h), all rows in device memory.
   int width = 0, last = 0, first_row = 0;
   const float* values = nullptr;
   const float* boundaries = nullptr;
-  const double* limits = nullptr;
+  const double* limits = nullptr;  // RowChoice::limits(), of codes that are no octaves
+  const float* reach = nullptr;    // OctaveRows::reach() and what goes with it, of octave codes
+  const OctaveTables* octaves = nullptr;
   float log_bound = 0;                // 16 log2 of the range bound
   const double* exponents = nullptr;  // k of the rows
 };
@@ -38,20 +41,20 @@ struct TensorEntry {
   std::int8_t* residual;
   const void* gradient;
   std::int64_t elements;
-  GroupData m, v;
+  GroupData moments[2];  // m, v
   std::int64_t first_index;
   std::int64_t first_tile;  // of the launch's tiles, numbered through
   std::uint32_t id;
-  float keep;          // 1 - learning rate * decay
-  bool aligned;        // four elements can be read at once, and share a Philox block
-  bool aligned_tiles;  // ... and 16 bytes of each array
+  float keep;               // 1 - learning rate * decay
+  bool aligned;             // four elements can be read at once, and share a Philox block
+  std::int64_t fast_tiles;  // the tiles that adamw_fast takes, from the first on
 };
 
 struct StepScalars {
   const float* gradient_scale;
   float beta1, beta2, rest1, square, eps, step_size;  // UpdateScalars
   std::uint64_t seed, step;
-  PhiloxKey keys[kPhiloxRounds];
+  PhiloxKey keys[kRoundingRounds];
 };
 
 struct AdamWLaunch {

@@ -30,8 +30,7 @@ Launcher launcher_of(const AdamWLaunch& launch) {
 
 bool suits(const AdamWLaunch& launch) {
   const StepScalars& s = launch.scalars;
-  // A product with beta1 of at least a half never turns a negative number into -0.
-  return suits(launch.store1) && suits(launch.store2) && launcher_of(launch) != nullptr && s.beta1 >= 0.5f &&
+  return suits(launch.store1) && suits(launch.store2) && launcher_of(launch) != nullptr &&
          s.eps >= kSmallestEps && s.eps <= kLargestEps;
 }
 

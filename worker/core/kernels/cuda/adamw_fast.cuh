@@ -1,15 +1,9 @@
 // The optimizer step on whole tiles: four groups of 128 elements by one warp. Device code only.
-//
-// Roots and reciprocals are those of IEEE, by the steps that the compiler itself takes within the range of
-// normal numbers: the hardware's approximation, corrected by its remainder. A tile that might leave that
-// range is left to the general code, before anything is written.
 #pragma once
 
 #include <cstdint>
 
-#include "worker/core/kernels/cuda/adamw_fast.h"
-#include "worker/core/kernels/cuda/adamw_fast_codes.cuh"
-#include "worker/core/kernels/cuda/adamw_parts.cuh"
+#include "worker/core/kernels/cuda/adamw_fast_parts.cuh"
 
 namespace coat::kernels::cuda::adamw_fast {
 
@@ -20,128 +14,10 @@ inline constexpr int kMoments = 2 * kGroups;  // groups of both moments: m and v
 // What a warp's lanes tell each other.
 struct Exchange {
   uint4 decoders[kMoments];
+  float2 scales[kGroups];  // of m and v: what is left of amax
   Range ranges[kMoments];
   uint4 encoders[kMoments];
 };
-
-// Four values as they are stored.
-template <Format kFormat>
-struct RawQuad;
-template <>
-struct RawQuad<Format::kFp32> {
-  float4 x;
-};
-template <>
-struct RawQuad<Format::kBf16> {
-  uint2 x;
-};
-
-// A tile's elements on their way from device memory: the next one's come while a warp works on its last.
-template <WeightFormat kWeights, Format kGradient>
-struct Stage {
-  static constexpr Format kValue = kWeights == WeightFormat::kFp32 ? Format::kFp32 : Format::kBf16;
-  static constexpr bool kResiduals = kWeights == WeightFormat::kBf16Residual;
-  RawQuad<kValue> value[kTile / kQuad];
-  RawQuad<kGradient> gradient[kTile / kQuad];
-  alignas(16) std::uint32_t m[kTile / kQuad], v[kTile / kQuad], residual[kResiduals ? kTile / kQuad : 4];
-};
-
-// Starts the copy of a tile's part of an array in device memory, on a border of 16 bytes, by a whole warp.
-template <typename T, std::size_t kCount>
-__device__ inline void start_copy(T (&to)[kCount], const void* from, std::uint32_t tile, int lane) {
-  constexpr unsigned kChunks = sizeof(T) * kCount / sizeof(uint4);
-  static_assert(kChunks % kWarp == 0);
-  const uint4* chunks = static_cast<const uint4*>(from) + (tile * kChunks + static_cast<unsigned>(lane));
-  constexpr std::uint32_t kChunk16 = sizeof(uint4);
-  const std::uint32_t there =
-      static_cast<std::uint32_t>(__cvta_generic_to_shared(to)) + kChunk16 * static_cast<std::uint32_t>(lane);
-#pragma unroll
-  for (unsigned i = 0; i < kChunks; i += kWarp) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(there + i * kChunk16), "l"(chunks + i)
-                 : "memory");
-  }
-}
-
-// Element `index` of an array in global memory: the compiler cannot know where pointers from memory lead.
-template <typename T>
-__device__ inline T& global_at(void* data, std::uint32_t index) {
-  __builtin_assume(__isGlobal(data));
-  return static_cast<T*>(data)[index];
-}
-__device__ inline Quad values_of(const RawQuad<Format::kFp32>& raw) {
-  return {{raw.x.x, raw.x.y, raw.x.z, raw.x.w}};
-}
-__device__ inline Quad values_of(const RawQuad<Format::kBf16>& raw) {
-  return {{__uint_as_float(raw.x.x << 16), __uint_as_float(raw.x.x & 0xFFFF0000u),
-           __uint_as_float(raw.x.y << 16), __uint_as_float(raw.x.y & 0xFFFF0000u)}};
-}
-
-// Bounds within which the arithmetic below is exact; of the smallest that is not zero, and the largest.
-inline constexpr float kSmallest = 0x1p-100f, kLargestM = 0x1p60f, kLargestV = 0x1p40f;
-
-// sqrt(v), as IEEE rounds it. v = 0 gives less than half a unit of the last place of any eps from
-// kSmallestEps on.
-inline constexpr float kSmallestEps = 0x1p-33f;
-__device__ inline float root_of(float v) {
-  float reciprocal;
-  const float x = fmaxf(v, 0x1p-117f);
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(x));
-  const float root = x * reciprocal, half = 0.5f * reciprocal;
-  return __fmaf_rn(__fmaf_rn(-root, root, x), half, root);
-}
-
-// 1 / x, as IEEE rounds it.
-__device__ inline float reciprocal_of(float x) {
-  const float reciprocal = approximate_reciprocal(x);
-  return __fmaf_rn(reciprocal, __fmaf_rn(-x, reciprocal, 1.0f), reciprocal);
-}
-
-// philox4x32() with the launch's keys, which are the same for all of it.
-__device__ inline Words random_block(PhiloxBlock counter, const StepScalars& scalars) {
-  auto& [c0, c1, c2, c3] = counter.word;
-#pragma unroll
-  for (int round = 0; round < kPhiloxRounds; ++round) philox_round(c0, c1, c2, c3, scalars.keys[round]);
-  return {{c0, c1, c2, c3}};
-}
-
-// round_bf16_stochastic() of four finite values below 2^120.
-__device__ inline uint2 rounded_halves(const Quad& value, const Words& words) {
-  std::uint32_t rounded[kQuad];
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) {
-    const std::uint32_t word = words.word[i];
-    rounded[i] = __float_as_uint(value.x[i]) + (~(word ^ word >> 16) & 0xFFFFu);
-  }
-  return {__byte_perm(rounded[0], rounded[1], 0x7632), __byte_perm(rounded[2], rounded[3], 0x7632)};
-}
-
-// join_weight() of four.
-__device__ inline Quad joined_weights(const Quad& bf16, std::uint32_t residuals) {
-  Quad value;
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) {
-    const auto residual = static_cast<std::int32_t>(residuals << (24 - 8 * i)) >> 24;
-    value.x[i] = __uint_as_float(__float_as_uint(bf16.x[i]) + (static_cast<std::uint32_t>(residual) << 8));
-  }
-  return value;
-}
-
-// split_weight() of four finite values below 2^120. The bits' carries do not reach the sign.
-struct SplitQuad {
-  uint2 halves;
-  std::uint32_t residuals;
-};
-__device__ inline SplitQuad split_weights(const Quad& value) {
-  std::uint32_t kept[kQuad], nearest[kQuad];
-#pragma unroll
-  for (int i = 0; i < kQuad; ++i) {
-    const std::uint32_t bits = __float_as_uint(value.x[i]);
-    kept[i] = bits + 0x7Fu + (bits >> 8 & 1u);
-    nearest[i] = kept[i] + 0x8000u;
-  }
-  return {{__byte_perm(nearest[0], nearest[1], 0x7632), __byte_perm(nearest[2], nearest[3], 0x7632)},
-          packed_bytes<1>(kept)};
-}
 
 // The tables of both moments; one where they are the same.
 template <typename First, typename Second>
@@ -181,13 +57,14 @@ class WholeTile {
 
   // Starts to read a tile of `t`.
   __device__ void fetch(const TensorEntry& t, std::uint32_t tile) {
-    start_copy(stage_.value, t.value, tile, lane());
+    slot_ ^= 1;
+    start_copy(stage_.value[slot_], t.value, tile, lane());
     start_copy(stage_.gradient, t.gradient, tile, lane());
-    start_copy(stage_.m, t.m.stored, tile, lane());
-    start_copy(stage_.v, t.v.stored, tile, lane());
-    if constexpr (kResiduals) start_copy(stage_.residual, t.residual, tile, lane());
+    start_copy(stage_.m, t.moments[0].stored, tile, lane());
+    start_copy(stage_.v, t.moments[1].stored, tile, lane());
+    if constexpr (kResiduals) start_copy(stage_.residual[slot_], t.residual, tile, lane());
     if (lane() >= kMoments) return;
-    const GroupData& data = is_m() ? t.m : t.v;
+    const GroupData& data = t.moments[threadIdx.x % 2];
     amax_ = global_at<float>(data.amax, group_of(tile));
     row_ = global_at<std::uint8_t>(data.row, group_of(tile));
   }
@@ -198,37 +75,31 @@ class WholeTile {
   __device__ bool step(const TensorEntry& t, std::uint32_t tile, Next next) {
     make_decoders();
     Quad m[kGroups], v[kGroups];
-    RawQuad<kValue> value[kGroups];
-    std::uint32_t residual[kGroups];
+    const int slot = slot_;
+    decode_v(v);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       const int quad = g * kWarp + lane();
       m[g] = Moment1::decode(tables_.first, exchange_.decoders[2 * g], stage_.m[quad]);
-      v[g] = Moment2::decode(tables_.second, exchange_.decoders[2 * g + 1], stage_.v[quad]);
-      add_gradient(values_of(stage_.gradient[quad]), m[g], v[g]);
-      find_range<true>(m[g], 2 * g);
-      find_range<false>(v[g], 2 * g + 1);
-      value[g] = stage_.value[quad];
-      if constexpr (kResiduals) residual[g] = stage_.residual[quad];
+      add_gradient(values_of(stage_.gradient[quad]), g, m[g], v[g]);
+      tell_range(range_of(m[g], v[g]), g);
     }
-    const bool values_fit = are_small(value);
+    const bool values_fit = are_small(stage_.value[slot] + lane());
     __syncwarp();  // the stage is read, the ranges are written
     next();
+    const Target target{
+        t.value,
+        t.residual,
+        t.moments[0].stored,
+        t.moments[1].stored,
+        tile * unsigned{kTile / kQuad} + static_cast<unsigned>(lane()),
+        static_cast<std::uint64_t>(t.first_index) / RoundingPlace::kTile * RoundingPlace::kBlocksOfTile +
+            std::uint64_t{tile} * (kGroups / 2 * kWarp) + static_cast<unsigned>(lane()),
+        t.id,
+        t.keep};
+    if (have_zeros()) leave_zeros_out(m, v);
     if (!make_encoders(t, tile, values_fit)) return false;
-    const Target target{t.value,
-                        t.residual,
-                        t.m.stored,
-                        t.v.stored,
-                        tile * unsigned{kTile / kQuad} + static_cast<unsigned>(lane()),
-                        static_cast<std::uint64_t>(t.first_index / kQuad),
-                        t.id,
-                        t.keep};
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      Quad exact = values_of(value[g]);
-      if constexpr (kResiduals) exact = joined_weights(exact, residual[g]);
-      finish(target, g, exact, m[g], v[g]);
-    }
+    finish(target, slot, m, v);
     return true;
   }
 
@@ -244,67 +115,164 @@ class WholeTile {
   }
 
   // BF16 values below 2^99, so that a step leaves them finite; NaN is none. Others need no care.
-  static __device__ bool are_small(const RawQuad<Format::kBf16> (&raw)[kGroups]) {
-    std::uint32_t largest = 0;
+  static __device__ bool are_small(const RawQuad<Format::kBf16>* raw) {
+    std::uint32_t largest = 0;  // twice the codes, which drops the sign
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      largest = __vmaxu2(largest, raw[g].x.x & 0x7FFF7FFFu);
-      largest = __vmaxu2(largest, raw[g].x.y & 0x7FFF7FFFu);
+      const uint2 codes = raw[g * kWarp].x;
+      largest = __viaddmax_u16x2(codes.x, codes.x, largest);
+      largest = __viaddmax_u16x2(codes.y, codes.y, largest);
     }
-    constexpr std::uint32_t kLimit = (127 + 99) << 7;
+    constexpr std::uint32_t kLimit = (127 + 99) << 8;
     return (largest & 0xFFFFu) < kLimit && largest >> 16 < kLimit;
   }
-  static __device__ bool are_small(const RawQuad<Format::kFp32> (&)[kGroups]) { return true; }
+  static __device__ bool are_small(const RawQuad<Format::kFp32>*) { return true; }
 
   // Waits for what was fetched.
   __device__ void make_decoders() {
     if (lane() < kMoments) {
-      exchange_.decoders[lane()] = is_m() ? Moment1::decoder(tables_.first, amax_, row_)
-                                          : Moment2::decoder(tables_.second, amax_, row_);
+      exchange_.decoders[lane()] = decoder();
+      reinterpret_cast<float*>(exchange_.scales)[lane()] =
+          (is_m() ? launch_.scalars.beta1 : launch_.scalars.beta2) * amax_;
     }
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncwarp();
   }
+  __device__ uint4 decoder() const {
+    if constexpr (kOctaves) return octave_decoder(octaves(), row_);
+    return is_m() ? decoder<Moment1>(tables_.first) : decoder<Moment2>(tables_.second);
+  }
+  template <typename Moment>
+  __device__ uint4 decoder(const typename Moment::Table& table) const {
+    if constexpr (Moment::kOctave) {
+      return octave_decoder(table, row_);
+    } else {
+      return Moment::decoder(table, row_);
+    }
+  }
+  __device__ Encoding encoder(const Range& range) const {
+    if constexpr (kOctaves) return octave_encoder(octaves(), range);
+    return is_m() ? encoder<Moment1>(tables_.first, launch_.store1, range)
+                  : encoder<Moment2>(tables_.second, launch_.store2, range);
+  }
+  template <typename Moment>
+  __device__ Encoding encoder(const typename Moment::Table& table, const MomentStore& store,
+                              const Range& range) const {
+    if constexpr (Moment::kOctave) {
+      return octave_encoder(table, range);
+    } else {
+      return Moment::encoder(table, store, range);
+    }
+  }
+  static constexpr bool kOctaves = Moment1::kOctave && Moment2::kOctave;
+  __device__ const OctaveTables& octaves() const {
+    return is_m() ? static_cast<const OctaveTables&>(tables_.first)
+                  : static_cast<const OctaveTables&>(tables_.second);
+  }
 
-  __device__ void add_gradient(const Quad& gradient, Quad& m, Quad& v) const {
-    const StepScalars& s = launch_.scalars;
+  __device__ void decode_v(Quad (&v)[kGroups]) const {
+    std::uint32_t packed[kGroups], zeros = 0;
 #pragma unroll
-    for (int i = 0; i < kQuad; ++i) {
-      const float h = gradient_factor_ * gradient.x[i];
-      m.x[i] = __fmaf_rn(s.beta1, m.x[i], h);
-      v.x[i] = __fmaf_rn(s.beta2, v.x[i], s.square * h * h);
+    for (int g = 0; g < kGroups; ++g) {
+      packed[g] = stage_.v[g * kWarp + lane()];
+      v[g] = Moment2::decode(tables_.second, exchange_.decoders[2 * g + 1], packed[g]);
+      zeros |= (packed[g] - 0x01010101u) & ~packed[g];  // the sign bit of a byte, and others, of a zero
+    }
+    if constexpr (!Moment2::kDecodesZero) {
+      if ((zeros & 0x80808080u) == 0) return;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int i = 0; i < kQuad; ++i) {
+          if ((packed[g] >> (8 * i) & 0xFFu) == 0) v[g].x[i] = 0.0f;
+        }
+      }
     }
   }
 
-  // v has no sign: beta2 v + ... of what is not negative.
-  template <bool kSigned>
-  __device__ void find_range(const Quad& quad, int place) {
-    std::uint32_t largest = 0, smallest = kNoMagnitude;  // the smallest less 1, so that 0 is above all
+  // New moments from what the old ones' codes stand for.
+  __device__ void add_gradient(const Quad& gradient, int g, Quad& m, Quad& v) const {
+    const auto [m_scale, v_scale] = exchange_.scales[g];
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
-      const std::uint32_t bits = kSigned ? magnitude_bits(quad.x[i]) : __float_as_uint(quad.x[i]);
-      largest = max(largest, bits);
-      smallest = __viaddmin_u32(bits, 0xFFFFFFFFu, smallest);
+      const float h = gradient_factor_ * gradient.x[i];
+      m.x[i] = __fmaf_rn(m.x[i], m_scale, h);
+      v.x[i] = __fmaf_rn(v.x[i], v_scale, launch_.scalars.square * h * h);
     }
-    largest = __reduce_max_sync(kWholeWarp, largest);
-    smallest = __reduce_min_sync(kWholeWarp, smallest);
-    if (lane() == 0) exchange_.ranges[place] = {largest, smallest};
+  }
+
+  // Of the warp's elements of a group, zeros too. v has no sign: beta2 v + ... of what is not negative.
+  struct Ranges {
+    Range m, v;
+  };
+  static __device__ Ranges range_of(const Quad& m, const Quad& v) {
+    float largest = fabsf(m.x[0]), smallest = largest;
+    Range second{__float_as_uint(v.x[0]), __float_as_uint(v.x[0])};
+#pragma unroll
+    for (int i = 1; i < kQuad; ++i) {
+      largest = larger_or_nan(largest, fabsf(m.x[i]));
+      smallest = fminf(smallest, fabsf(m.x[i]));
+      second.largest = max(second.largest, __float_as_uint(v.x[i]));
+      second.smallest = min(second.smallest, __float_as_uint(v.x[i]));
+    }
+    return {reduced({__float_as_uint(largest), __float_as_uint(smallest)}), reduced(second)};
+  }
+  static __device__ float larger_or_nan(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+  }
+  static __device__ Range reduced(const Range& range) {
+    return {__reduce_max_sync(kWholeWarp, range.largest), __reduce_min_sync(kWholeWarp, range.smallest)};
+  }
+  __device__ void tell_range(const Ranges& ranges, int g) {
+    if (lane() != 0) return;
+    exchange_.ranges[2 * g] = ranges.m;
+    exchange_.ranges[2 * g + 1] = ranges.v;
+  }
+
+  __device__ bool have_zeros() const {
+    return __any_sync(kWholeWarp, exchange_.ranges[threadIdx.x % kMoments].smallest == 0);
+  }
+  // Finds the groups' smallest again, of what is not zero, and leaves no -0 in m and no 0 in v.
+  __device__ void leave_zeros_out(Quad (&m)[kGroups], Quad (&v)[kGroups]) {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      const std::uint32_t smallest[] = {smallest_but_zero(m[g]), smallest_but_zero(v[g])};
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i) {
+        m[g].x[i] += 0.0f;
+        v[g].x[i] = fmaxf(v[g].x[i], kAlmostZero);
+      }
+      if (lane() == 0) {
+        exchange_.ranges[2 * g].smallest = smallest[0];
+        exchange_.ranges[2 * g + 1].smallest = smallest[1];
+      }
+    }
+    __syncwarp();
+  }
+  static __device__ std::uint32_t smallest_but_zero(const Quad& quad) {
+    std::uint32_t smallest = kNoMagnitude;
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) {
+      const std::uint32_t bits = magnitude_bits(quad.x[i]);
+      smallest = min(smallest, bits == 0 ? kNoMagnitude : bits);
+    }
+    return __reduce_min_sync(kWholeWarp, smallest);
   }
 
   // Stores amax and row of all groups, unless one of them does not suit this code: false.
   __device__ bool make_encoders(const TensorEntry& t, std::uint32_t tile, bool values_fit) {
     const unsigned place = threadIdx.x % kMoments;
-    Range range = exchange_.ranges[place];
-    ++range.smallest;
-    const Encoding encoding = is_m() ? Moment1::encoder(tables_.first, launch_.store1, range)
-                                     : Moment2::encoder(tables_.second, launch_.store2, range);
+    const Range range = exchange_.ranges[place];
+    const Encoding encoding = encoder(range);
     const bool inside = range.smallest >= __float_as_uint(kSmallest) &&
                         range.largest <= __float_as_uint(is_m() ? kLargestM : kLargestV);
     const bool suits = range.largest == 0 || (inside && encoding.fits);
     if (!__all_sync(kWholeWarp, suits && values_fit)) return false;
     if (lane() < kMoments) {
       exchange_.encoders[place] = encoding.words;
-      const GroupData& data = is_m() ? t.m : t.v;
+      const GroupData& data = t.moments[threadIdx.x % 2];
       global_at<float>(data.amax, group_of(tile)) = __uint_as_float(range.largest);
       global_at<std::uint8_t>(data.row, group_of(tile)) = static_cast<std::uint8_t>(encoding.row);
     }
@@ -319,34 +287,57 @@ class WholeTile {
     void* m;
     void* v;
     std::uint32_t quad;
-    std::uint64_t first_block;  // of random numbers
+    std::uint64_t block;  // of random numbers, of the first two groups; the others' are kWarp further on
     std::uint32_t id;
     float keep;
   };
 
-  __device__ void finish(const Target& to, int g, Quad value, const Quad& m, const Quad& v) const {
+  __device__ void finish(const Target& to, int slot, const Quad (&m)[kGroups],
+                         const Quad (&v)[kGroups]) const {
+#pragma unroll
+    for (int pair = 0; pair < kGroups / 2; ++pair) {
+      const PhiloxStream random{launch_.scalars.seed, launch_.scalars.step, to.id};
+      const PhiloxBlock block =
+          random_block(random.counter(to.block + static_cast<unsigned>(pair * kWarp)), launch_.scalars);
+      const auto finish_group = [&]<int kHalf>() {
+        const int g = 2 * pair + kHalf, quad = g * kWarp + lane();
+        Quad value = values_of(stage_.value[slot][quad]);
+        if constexpr (kResiduals) value = joined_weights(value, stage_.residual[slot][quad]);
+        take_step(to.keep, m[g], v[g], value);
+        store<kHalf>(to, g, value, m[g], v[g], block);
+      };
+      finish_group.template operator()<0>();
+      finish_group.template operator()<1>();
+    }
+  }
+
+  __device__ void take_step(float keep, const Quad& m, const Quad& v, Quad& value) const {
     const StepScalars& s = launch_.scalars;
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
       const float direction = m.x[i] * reciprocal_of(root_of(v.x[i]) + s.eps);
-      value.x[i] = __fmaf_rn(-s.step_size, direction, to.keep * value.x[i]);
+      value.x[i] = __fmaf_rn(-s.step_size, direction, keep * value.x[i]);
     }
-    const PhiloxStream random{s.seed, s.step, to.id};
-    const std::uint32_t quad = to.quad + static_cast<unsigned>(g * kWarp);
-    const Words words = random_block(random.counter(to.first_block + quad), s);
-    store_whole_value(to, quad, value, words);
-    global_at<std::uint32_t>(to.m, quad) =
-        Moment1::encode(tables_.first, exchange_.encoders[2 * g], m, words);
-    global_at<std::uint32_t>(to.v, quad) =
-        Moment2::encode(tables_.second, exchange_.encoders[2 * g + 1], v, words);
   }
 
+  template <int kHalf>
+  __device__ void store(const Target& to, int g, const Quad& value, const Quad& m, const Quad& v,
+                        const PhiloxBlock& random) const {
+    const std::uint32_t quad = to.quad + static_cast<unsigned>(g * kWarp);
+    store_whole_value<kHalf>(to, quad, value, random);
+    global_at<std::uint32_t>(to.m, quad) =
+        Moment1::template encode<kHalf>(tables_.first, exchange_.encoders[2 * g], m, random);
+    global_at<std::uint32_t>(to.v, quad) =
+        Moment2::template encode<kHalf>(tables_.second, exchange_.encoders[2 * g + 1], v, random);
+  }
+
+  template <int kHalf>
   static __device__ void store_whole_value(const Target& to, std::uint32_t quad, const Quad& value,
-                                           const Words& words) {
+                                           const PhiloxBlock& random) {
     if constexpr (kWeights == WeightFormat::kFp32) {
       global_at<float4>(to.value, quad) = make_float4(value.x[0], value.x[1], value.x[2], value.x[3]);
     } else if constexpr (kWeights == WeightFormat::kBf16Stochastic) {
-      global_at<uint2>(to.value, quad) = rounded_halves(value, words);
+      global_at<uint2>(to.value, quad) = rounded_halves<kHalf>(value, random);
     } else {
       const SplitQuad split = split_weights(value);
       global_at<uint2>(to.value, quad) = split.halves;
@@ -361,6 +352,7 @@ class WholeTile {
   float gradient_factor_;
   float amax_ = 0;  // of the group that this lane looks after, in the tile that is fetched
   int row_ = 0;
+  int slot_ = 0;  // of that tile
 };
 
 }  // namespace coat::kernels::cuda::adamw_fast

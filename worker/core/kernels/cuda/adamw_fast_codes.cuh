@@ -5,13 +5,16 @@
 // A code is a struct with
 //   Table      in shared memory; load() fills it, with all threads of a block
 //   decoder()  four words that its decode() needs for a group
+//   decode()   values relative to amax
 //   encoder()  the row of a group, whether this file's arithmetic suits it, and four words for encode()
+//   encode()   with the halves of four random words (RoundingPlace)
 // The words of all groups of a tile are made side by side by single lanes and read by all.
 #pragma once
 
 #include <cstdint>
 
 #include "worker/core/kernels/cuda/adamw_parts.cuh"
+#include "worker/core/kernels/cuda/octave_tables.h"
 
 namespace coat::kernels::cuda::adamw_fast {
 
@@ -28,6 +31,22 @@ struct Encoding {
   uint4 words;
 };
 
+// 1 / x, as IEEE rounds it, by the steps that the compiler takes among normal numbers: the hardware's
+// approximation, corrected by its remainder.
+__device__ inline float approximate_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float reciprocal_of(float x) {
+  const float reciprocal = approximate_reciprocal(x);
+  return __fmaf_rn(reciprocal, __fmaf_rn(-x, reciprocal, 1.0f), reciprocal);
+}
+
+// ratio_scale().inverse where nothing needs to be brought into range; NaN for 0, which makes ratios of 0.
+__device__ inline float inverse_of(std::uint32_t largest) {
+  return __uint_as_float(__float_as_uint(reciprocal_of(__uint_as_float(largest))) + 1);
+}
 __device__ inline float ratio_within_one(float magnitude, float inverse) {
   return __saturatef(magnitude * inverse);
 }
@@ -42,18 +61,11 @@ __device__ inline float approximate_exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ inline float approximate_reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// rounding_uniform() of 16 bits: the middle of the bits' 2^-16th of (0, 1). 0x4300 above 16 bits is 128 +
-// bits 2^-16.
-template <RoundingUse kUse>
+// rounding_uniform() of a word's half: the middle of the bits' 2^-16th of (0, 1). 0x4300 above 16 bits is
+// 128 + bits 2^-16.
+template <int kHalf>
 __device__ inline float uniform_of(std::uint32_t word) {
-  static_assert(kUse != RoundingUse::kWeight);
-  const std::uint32_t bits = __byte_perm(word, 0x43000000u, kUse == RoundingUse::kMoment1 ? 0x7610 : 0x7632);
+  const std::uint32_t bits = __byte_perm(word, 0x43000000u, kHalf == 0 ? 0x7610 : 0x7632);
   return __uint_as_float(bits) - (128.0f - 0x1p-17f);
 }
 
@@ -92,13 +104,14 @@ struct ExpandedE4M3Table {
 };
 
 // Expanded E4M3, rounded stochastically.
-template <RoundingUse kUse, bool kSigned>
+template <bool kSigned>
 struct ExpandedE4M3 {
   using Table = ExpandedE4M3Table;
   static constexpr int kRow = Table::kRow, kLast = 126;
+  static constexpr bool kOctave = false, kDecodesZero = true;
 
-  static __device__ uint4 decoder(const Table&, float amax, int row) {
-    return {__float_as_uint(amax), static_cast<std::uint32_t>(row * kRow * 4), 0, 0};
+  static __device__ uint4 decoder(const Table&, int row) {
+    return {static_cast<std::uint32_t>(row * kRow * 4), 0, 0, 0};
   }
   static __device__ Quad decode(const Table& table, const uint4& words, std::uint32_t packed) {
     const std::uint32_t codes = kSigned ? packed & 0x7F7F7F7Fu : packed;
@@ -106,9 +119,8 @@ struct ExpandedE4M3 {
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
       const auto* value = reinterpret_cast<const float*>(reinterpret_cast<const char*>(table.values) +
-                                                         scaled_byte<4>(codes, i, words.y));
-      const float magnitude = __uint_as_float(words.x) * *value;
-      quad.x[i] = kSigned ? with_sign_of_byte(magnitude, packed, i) : magnitude;
+                                                         scaled_byte<4>(codes, i, words.x));
+      quad.x[i] = kSigned ? with_sign_of_byte(*value, packed, i) : *value;
     }
     return quad;
   }
@@ -121,14 +133,16 @@ struct ExpandedE4M3 {
     const int low = static_cast<int>(row * (1.0f - 0x1p-16f)),
               high = static_cast<int>(row * (1.0f + 0x1p-16f));
     if (min(low, kMomentRows - 1) == min(high, kMomentRows - 1)) return min(low, kMomentRows - 1);
+    return exact_row(store, amax, smallest);
+  }
+  static __device__ __noinline__ int exact_row(const MomentStore& store, float amax, float smallest) {
     return choose_row(store.limits, store.first_row, amax, smallest);
   }
   static __device__ Encoding encoder(const Table&, const MomentStore& store, const Range& range) {
     const int row = range.largest == 0 ? kLastRow : row_of(store, range);
-    const float inverse = ratio_scale(__uint_as_float(range.largest)).inverse;
     return {row,
             row > store.first_row,
-            {__float_as_uint(inverse), __float_as_uint(static_cast<float>(row) * 0.0625f),
+            {__float_as_uint(inverse_of(range.largest)), __float_as_uint(static_cast<float>(row) * 0.0625f),
              static_cast<std::uint32_t>(row * kRow * 4), 0}};
   }
 
@@ -141,8 +155,9 @@ struct ExpandedE4M3 {
            0x1FCu;  // the exponents of E4M3 and of FP32's smallest agree
   }
 
+  template <int kHalf>
   static __device__ std::uint32_t encode(const Table& table, const uint4& words, const Quad& quad,
-                                         const Words& random) {
+                                         const PhiloxBlock& random) {
     const float inverse = __uint_as_float(words.x), k = __uint_as_float(words.y);
     const auto* row = reinterpret_cast<const char*>(table.values) + words.z;
     const auto value = [row](std::uint32_t offset) { return *reinterpret_cast<const float*>(row + offset); };
@@ -167,118 +182,86 @@ struct ExpandedE4M3 {
     }
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
-      codes[i] = offset[i] + (uniform_of<kUse>(random.word[i]) * span[i] < ratio[i] - low[i] ? 4u : 0u);
+      codes[i] = offset[i] + (uniform_of<kHalf>(random.word[i]) * span[i] < ratio[i] - low[i] ? 4u : 0u);
     }
     const std::uint32_t packed = codes[0] >> 2 | codes[1] << 6 | codes[2] << 14 | codes[3] << 22;
     return kSigned ? packed | signs_of(quad) : packed;
   }
 };
 
+// Of one kind of octave codes; encoders and decoders of both kinds are made by the same instructions.
 template <int kTop>
-struct OctaveTable {
-  static constexpr bool kTail = kTop == 127;
-  uint4 rows[kMomentRows];  // octave_step(), octave_floor(), the base of decoding, the tail's stretch
-  float limits[kTail ? kOctaveRows + 1 : 1];  // choose_row()'s, rounded
-
+struct OctaveTable : OctaveTables {
   __device__ void load(const MomentStore& store) {
-    for (unsigned i = threadIdx.x; i < kMomentRows; i += blockDim.x) {
-      const int n = octave_row_used(kTop, static_cast<int>(i));
-      const std::uint32_t step = octave_step(n), floor = octave_floor(kTop, n);
-      rows[i] = {step, floor, kTail ? floor : kOneBits - octave_offset(step, kTop),
-                 __float_as_uint(octave_tail(n).stretch)};
-    }
-    if constexpr (kTail) {
-      for (unsigned i = threadIdx.x; i <= kOctaveRows; i += blockDim.x) {
-        limits[i] = static_cast<float>(store.limits[i]);
-      }
-    }
+    static_assert(sizeof(OctaveTables) % sizeof(uint4) == 0);
+    const auto* from = reinterpret_cast<const uint4*>(store.octaves);
+    auto* to = reinterpret_cast<uint4*>(static_cast<OctaveTables*>(this));
+    for (unsigned i = threadIdx.x; i < sizeof(OctaveTables) / sizeof(uint4); i += blockDim.x) to[i] = from[i];
   }
 };
 
-// Octave codes, in either rounding.
-template <RoundingUse kUse, bool kSigned, bool kStochastic>
-struct Octave {
-  static constexpr int kTop = kSigned ? 127 : 255;
-  using Table = OctaveTable<kTop>;
+__device__ inline uint4 octave_decoder(const OctaveTables& tables, int row) {
+  const uint4 entry = reinterpret_cast<const uint4*>(&tables.decoding)[min(row, kOctaveRows)];
+  return {entry.x, entry.z, 0, entry.y};  // the last two: an addend of 64 bits
+}
 
-  static __device__ uint4 decoder(const Table& table, float amax, int row) {
-    const uint4 entry = table.rows[row];
-    // Without a tail 0 and the last are one 64-bit addend.
-    return {__float_as_uint(amax), entry.x, kSigned ? entry.w : 0, entry.z};
+// choose_octave_row(), from where the smallest ratio's bucket starts. The first level may lie above it.
+__device__ inline Encoding octave_encoder(const OctaveTables& tables, const Range& range) {
+  const float inverse = inverse_of(range.largest);
+  const float ratio = ratio_within_one(__uint_as_float(range.smallest), inverse);
+  const auto* firsts = reinterpret_cast<const std::uint8_t*>(&tables.first_level);
+  const auto* levels = reinterpret_cast<const uint4*>(&tables.levels);
+  const unsigned first = firsts[__float_as_uint(ratio) >> OctaveTables::kBucketShift];
+  unsigned level = first;
+#pragma unroll
+  for (unsigned i = 1; i <= OctaveTables::kMostInBucket; ++i) {
+    level += __uint_as_float(levels[first + i].x) <= ratio ? 1 : 0;
   }
+  const uint4 entry = levels[level];
+  return {static_cast<int>(range.largest == 0 ? kLastRow : entry.y),
+          level > 0,
+          {__float_as_uint(inverse), 2 * entry.y, entry.w, entry.z}};
+}
+
+// Octave codes, rounded stochastically.
+template <bool kSigned>
+struct Octave {
+  using Table = OctaveTable<kSigned ? 127 : 255>;
+  static constexpr bool kOctave = true;
+  static constexpr bool kDecodesZero = kSigned;  // else the caller does
+
   static __device__ Quad decode(const Table&, const uint4& words, std::uint32_t packed) {
     const std::uint32_t codes = kSigned ? packed & 0x7F7F7F7Fu : packed;
+    const float start = __uint_as_float(words.w);
     Quad quad;
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
       const std::uint32_t top = __byte_perm(codes, 0, i << 12 | 0x0444);  // the code times 2^24
-      float value = __uint_as_float(__umulhi(top, words.y) + words.w);
-      if constexpr (kSigned)
-        value = __saturatef((value - __uint_as_float(words.w)) * __uint_as_float(words.z));
-      value *= __uint_as_float(words.x);
-      const float magnitude = top == 0 ? 0.0f : value;
-      quad.x[i] = kSigned ? with_sign_of_byte(magnitude, packed, i) : magnitude;
+      const std::uint64_t base = std::uint64_t{words.w} << 32 | words.z;
+      const float value =
+          __uint_as_float(static_cast<std::uint32_t>((std::uint64_t{top} * words.x + base) >> 32));
+      quad.x[i] = kSigned
+                      ? with_sign_of_byte(__saturatef((value - start) * __uint_as_float(words.y)), packed, i)
+                      : value;
     }
     return quad;
   }
 
-  static __device__ Encoding encoder(const Table& table, const MomentStore& store, const Range& range) {
-    const float inverse = ratio_scale(__uint_as_float(range.largest)).inverse;
-    const bool zeros = range.largest == 0;
-    const int n = zeros ? kOctaveRows : row_of(table, store, range, inverse);
-    const auto twice = static_cast<std::uint32_t>(2 * n);
-    return {zeros ? kLastRow : n,
-            n >= octave_first_row(kTop),
-            {__float_as_uint(inverse), twice, (static_cast<std::uint32_t>(kTop) << 24) - kOneBits * twice,
-             table.rows[n].y}};
-  }
-
+  // Position and random number are added in one multiply-add: the base is a byte above the number's two.
+  template <int kHalf>
   static __device__ std::uint32_t encode(const Table&, const uint4& words, const Quad& quad,
-                                         const Words& random) {
+                                         const PhiloxBlock& random) {
     const float lowest = __uint_as_float(words.w), rest = 1.0f - lowest;
     std::uint32_t codes[kQuad];
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
       const float ratio = ratio_within_one(fabsf(quad.x[i]), __uint_as_float(words.x));
       const float used = kSigned ? __fmaf_rn(ratio, rest, lowest) : fmaxf(ratio, lowest);
-      const std::uint32_t position = __float_as_uint(used) * words.y + words.z;
-      if constexpr (kStochastic) {
-        codes[i] = position + __byte_perm(random.word[i], 0, kUse == RoundingUse::kMoment1 ? 0x4104 : 0x4324);
-      } else {
-        codes[i] = position + 0x7FFFFFu + (position >> 24 & 1u);
-      }
+      const std::uint32_t start = __byte_perm(random.word[i], words.z, kHalf == 0 ? 0x7104 : 0x7324);
+      codes[i] = __float_as_uint(used) * words.y + start;
     }
     const std::uint32_t packed = packed_bytes<3>(codes);
     return kSigned ? packed | signs_of(quad) : packed;
-  }
-
- private:
-  static __device__ int row_of(const Table& table, const MomentStore& store, const Range& range,
-                               float inverse) {
-    if constexpr (kSigned) {
-      // choose_row(): from an approximate quotient where it leaves no doubt.
-      const float amax = __uint_as_float(range.largest), smallest = __uint_as_float(range.smallest);
-      const float ratio = amax * approximate_reciprocal(smallest);
-      int row = 0;
-      bool doubt = false;
-#pragma unroll
-      for (int step = 64; step > 0; step >>= 1) {
-        const float limit = table.limits[row + step];
-        const bool holds = ratio * (1.0f + 0x1p-20f) <= limit;
-        doubt = doubt || holds != (ratio * (1.0f - 0x1p-20f) <= limit);
-        row += holds ? step : 0;
-      }
-      return doubt ? choose_row(store.limits, store.first_row, amax, smallest) : row;
-    } else {
-      // octave_row(): the quotient from an approximate reciprocal, one too many at most.
-      constexpr std::uint32_t kRoom = static_cast<std::uint32_t>(kTop - 1) << 23;
-      const std::uint32_t below =
-          kOneBits - __float_as_uint(ratio_within_one(__uint_as_float(range.smallest), inverse));
-      const float quotient = static_cast<float>(kRoom) * approximate_reciprocal(static_cast<float>(below));
-      const auto n =
-          static_cast<std::uint32_t>(min(static_cast<int>(quotient * (1.0f + 0x1p-20f)), kOctaveRows));
-      return static_cast<int>(n * below > kRoom ? n - 1 : n);
-    }
   }
 };
 

@@ -3,8 +3,7 @@
 namespace coat::kernels::cuda::adamw_fast {
 
 void launch_expanded(const AdamWLaunch& launch, cudaStream_t stream) {
-  launch_pair<ExpandedE4M3<RoundingUse::kMoment1, true>, ExpandedE4M3<RoundingUse::kMoment2, false>>(launch,
-                                                                                                     stream);
+  launch_pair<ExpandedE4M3<true>, ExpandedE4M3<false>>(launch, stream);
 }
 
 }  // namespace coat::kernels::cuda::adamw_fast

@@ -24,37 +24,36 @@ struct BlockShared {
   typename Tile::WarpShared warps[kWarps];
 };
 
-// The tiles of a launch that one warp takes: every n-th.
+// The tiles of a launch that one warp takes: every n-th. 2^31 tiles are more than a device's memory.
 class Walk {
  public:
-  __device__ Walk(const AdamWLaunch& launch, std::int64_t tile, std::int64_t stride)
-      : launch_(launch), tile_(tile), stride_(stride) {
+  __device__ Walk(const AdamWLaunch& launch, std::uint32_t tile)
+      : launch_(launch), next_(launch.tensors), tile_(tile) {
     settle();
   }
-  __device__ bool ended() const { return index_ >= launch_.count; }
-  __device__ void advance() {
-    tile_ += stride_;
+  __device__ bool ended() const { return tile_ >= end_; }
+  __device__ void advance(std::uint32_t tiles) {
+    tile_ += tiles;
     settle();
   }
-  __device__ const TensorEntry& tensor() const { return launch_.tensors[index_]; }
-  __device__ std::int64_t first_element() const { return (tile_ - first_tile_) * kTile; }
-  __device__ std::uint32_t tile_of_tensor() const { return static_cast<std::uint32_t>(tile_ - first_tile_); }
-  // Whether the tile is whole and suits 16-byte copies.
-  __device__ bool is_whole() const {
-    return !ended() && tensor().aligned_tiles && tensor().elements - first_element() >= kTile;
-  }
+  __device__ const TensorEntry& tensor() const { return next_[-1]; }
+  __device__ std::uint32_t tile_of_tensor() const { return tile_ - first_tile_; }
+  // Whether whole-tile code takes it; never at the end.
+  __device__ bool is_fast() const { return tile_ < fast_end_; }
 
  private:
   __device__ void settle() {
-    while (tile_ >= end_ && ++index_ < launch_.count) {
-      first_tile_ = tensor().first_tile;
-      end_ = first_tile_ + (tensor().elements + kTile - 1) / kTile;
+    while (tile_ >= end_ && next_ != launch_.tensors + launch_.count) {
+      const TensorEntry& entry = *next_++;
+      first_tile_ = static_cast<std::uint32_t>(entry.first_tile);
+      fast_end_ = first_tile_ + static_cast<std::uint32_t>(entry.fast_tiles);
+      end_ = first_tile_ + static_cast<std::uint32_t>((entry.elements + kTile - 1) / kTile);
     }
   }
 
   const AdamWLaunch& launch_;
-  std::int64_t tile_, stride_, first_tile_ = 0, end_ = 0;
-  int index_ = -1;
+  const TensorEntry* next_;
+  std::uint32_t tile_, first_tile_ = 0, fast_end_ = 0, end_ = 0;
 };
 
 // What is left at a tensor's end, and tensors whose tiles are not aligned, are done by the general code, 128
@@ -70,22 +69,21 @@ __global__ void __launch_bounds__(BlockShared<Tile>::kThreads, 1)
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   Tile whole(shared.tables, shared.warps[warp], launch, factor);
-  Walk next(launch, std::int64_t{warp} * gridDim.x + blockIdx.x,
-            std::int64_t{gridDim.x} * BlockShared<Tile>::kWarps);
-  bool fetched = next.is_whole();
+  Walk next(launch, blockIdx.x * std::uint32_t{BlockShared<Tile>::kWarps} + static_cast<std::uint32_t>(warp));
+  bool fetched = next.is_fast();
   if (fetched) whole.fetch(next.tensor(), next.tile_of_tensor());
   while (!next.ended()) {
     const TensorEntry& t = next.tensor();
-    const std::int64_t first = next.first_element();
     const std::uint32_t tile = next.tile_of_tensor();
     const bool had = fetched;
     const auto fetch_next = [&] {
-      next.advance();
-      fetched = next.is_whole();
+      next.advance(gridDim.x * std::uint32_t{BlockShared<Tile>::kWarps});
+      fetched = next.is_fast();
       if (fetched) whole.fetch(next.tensor(), next.tile_of_tensor());
     };
     if (!had) fetch_next();
     if (had && whole.step(t, tile, fetch_next)) continue;
+    const std::int64_t first = std::int64_t{tile} * kTile;
     for (std::int64_t part = first; part < first + kTile && part < t.elements; part += kWarpElements) {
       step_quad<false>(launch, t, part + lane * kQuad, factor, nullptr, nullptr);
     }

@@ -3,8 +3,7 @@
 namespace coat::kernels::cuda::adamw_fast {
 
 void launch_octave(const AdamWLaunch& launch, cudaStream_t stream) {
-  launch_pair<Octave<RoundingUse::kMoment1, true, true>, Octave<RoundingUse::kMoment2, false, true>>(launch,
-                                                                                                     stream);
+  launch_pair<Octave<true>, Octave<false>>(launch, stream);
 }
 
 }  // namespace coat::kernels::cuda::adamw_fast

@@ -7,7 +7,6 @@
 #include "worker/core/kernels/cuda/adamw_entry.h"
 #include "worker/core/kernels/cuda/matrix_io.cuh"
 #include "worker/core/quant/moment_table.h"
-#include "worker/core/quant/octave_code.h"
 
 namespace coat::kernels::cuda::adamw_parts {
 
@@ -112,32 +111,33 @@ __device__ inline Quad load_value(WeightFormat weights, const TensorEntry& t, co
   return quad;
 }
 
-// The random words of the span's elements, by their index in the whole parameter.
-struct Words {
-  std::uint32_t word[kQuad];
+// PhiloxStream::rounding_bits() of the span's elements, by their index in the whole parameter.
+struct RoundingBits {
+  std::uint32_t of[kQuad];
 };
-__device__ inline Words random_words(const PhiloxStream& random, std::int64_t index) {
-  Words words;
+__device__ inline RoundingBits rounding_bits(const PhiloxStream& random, std::int64_t first) {
+  const auto index = static_cast<std::uint64_t>(first);
+  RoundingBits bits;
   if (index % kQuad == 0) {
-    const PhiloxBlock block =
-        philox4x32(random.counter(static_cast<std::uint64_t>(index / kQuad)), random.key());
+    const RoundingPlace place = RoundingPlace::of(index);
+    const PhiloxBlock block = philox4x32<kRoundingRounds>(random.counter(place.block), random.key());
 #pragma unroll
-    for (int i = 0; i < kQuad; ++i) words.word[i] = block.word[i];
+    for (int i = 0; i < kQuad; ++i) bits.of[i] = rounding_half(block.word[i], place.half);
   } else {
 #pragma unroll
-    for (int i = 0; i < kQuad; ++i) words.word[i] = random.word(static_cast<std::uint64_t>(index + i));
+    for (int i = 0; i < kQuad; ++i) bits.of[i] = random.rounding_bits(index + static_cast<unsigned>(i));
   }
-  return words;
+  return bits;
 }
 
 __device__ inline void store_value(WeightFormat weights, const TensorEntry& t, const Span& span,
-                                   const Quad& value, const Words& words) {
+                                   const Quad& value, const RoundingBits& random) {
   if (weights == WeightFormat::kFp32) return store_fp32(t.value, span, value);
   std::uint32_t halves[kQuad], residuals = 0;
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
     if (weights == WeightFormat::kBf16Stochastic) {
-      halves[i] = round_bf16_stochastic(value.x[i], rounding_bits(words.word[i], RoundingUse::kWeight));
+      halves[i] = round_bf16_stochastic(value.x[i], weight_rounding_bits(random.of[i]));
     } else {
       const SplitWeight split = split_weight(value.x[i]);
       halves[i] = split.bf16;
@@ -153,6 +153,7 @@ __device__ inline float stored_amax_at(const MomentStore& store, const GroupData
   return decode_bf16(static_cast<const std::uint16_t*>(data.amax)[group]);
 }
 
+// Times amax.
 __device__ inline float decoded(const MomentStore& store, int row, float amax, std::uint32_t code) {
   const bool has_sign = is_signed(store.code);
   const std::uint32_t magnitude = has_sign ? code & 0x7Fu : code;
@@ -172,12 +173,18 @@ __device__ inline Quad decoded_quad(const MomentStore& store, int row, float ama
   return quad;
 }
 
-__device__ inline Quad load_moment(const MomentStore& store, const GroupData& data, const Span& span) {
-  if (store.code == MomentCode::kFp32) return load_fp32(data.stored, span);
-  if (span.count == 0) return Quad{};
+// A moment in two factors: relative to amax of its group, which is 1 for FP32 moments.
+struct OldMoment {
+  Quad relative;
+  float amax;
+};
+__device__ inline OldMoment load_moment(const MomentStore& store, const GroupData& data, const Span& span) {
+  if (store.code == MomentCode::kFp32) return {load_fp32(data.stored, span), 1.0f};
+  if (span.count == 0) return {};
   const std::int64_t group = span.first / store.group;
   const int row = store.expand ? data.row[group] : kPlainRow;
-  return decoded_quad(store, row, stored_amax_at(store, data, group), load_bytes(data.stored, span), span);
+  return {decoded_quad(store, row, 1.0f, load_bytes(data.stored, span), span),
+          stored_amax_at(store, data, group)};
 }
 
 struct GroupRange {
@@ -216,22 +223,22 @@ __device__ inline GroupRange group_range(const Quad& quad, int group, GroupRange
 // The magnitude code of a ratio.
 template <int kBits>
 __device__ inline std::int32_t table_code(const MomentStore& store, int row, float ratio,
-                                          std::uint32_t word) {
+                                          std::uint32_t random) {
   if (!store.stochastic) return nearest_code<kBits>(store.boundaries + row * store.width, ratio);
   return stochastic_code<kBits>(store.values + row * store.width, store.last, ratio,
-                                rounding_uniform(word, store.use));
+                                rounding_uniform(random));
 }
 __device__ inline std::int32_t octave_code(const MomentStore& store, int row, float ratio,
-                                           std::uint32_t word) {
+                                           std::uint32_t random) {
   const int n = octave_row_used(store.last, row);
   const OctaveTail tail = octave_tail(n);
   const float y = is_signed(store.code) ? __fmaf_rn(ratio, tail.rest, tail.start) : ratio;
-  return store.stochastic ? stochastic_octave_code(store.last, n, y, rounding_bits(word, store.use))
+  return store.stochastic ? stochastic_octave_code(store.last, n, y, random)
                           : nearest_octave_code(store.last, n, y);
 }
 
 __device__ inline std::uint32_t encoded_quad(const MomentStore& store, int row, float amax, const Quad& quad,
-                                             const Words& words) {
+                                             const RoundingBits& random) {
   const bool has_sign = is_signed(store.code), octaves = is_octave(store.code);
   const RatioScale scale = ratio_scale(amax);
   const std::int32_t smallest = octaves         ? 1
@@ -241,9 +248,9 @@ __device__ inline std::uint32_t encoded_quad(const MomentStore& store, int row, 
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
     const float x = quad.x[i], ratio = ratio_of(fabsf(x), scale);
-    const std::int32_t code = octaves    ? octave_code(store, row, ratio, words.word[i])
-                              : has_sign ? table_code<7>(store, row, ratio, words.word[i])
-                                         : table_code<8>(store, row, ratio, words.word[i]);
+    const std::int32_t code = octaves    ? octave_code(store, row, ratio, random.of[i])
+                              : has_sign ? table_code<7>(store, row, ratio, random.of[i])
+                                         : table_code<8>(store, row, ratio, random.of[i]);
     const auto kept = static_cast<std::uint32_t>(x != 0.0f ? max(code, smallest) : 0);
     const std::uint32_t sign = has_sign && kept != 0 ? (__float_as_uint(x) >> 24) & 0x80u : 0u;
     packed |= (kept | sign) << (8 * i);
@@ -253,9 +260,7 @@ __device__ inline std::uint32_t encoded_quad(const MomentStore& store, int row, 
 
 __device__ inline int chosen_row(const MomentStore& store, float amax, float smallest) {
   if (!store.expand) return kPlainRow;
-  if (store.code == MomentCode::kOctave8Unsigned) {
-    return octave_row(store.last, ratio_of(smallest, ratio_scale(amax)));
-  }
+  if (is_octave(store.code)) return choose_octave_row(store.reach, ratio_of(smallest, ratio_scale(amax)));
   return choose_row(store.limits, store.first_row, amax, smallest);
 }
 
@@ -265,16 +270,23 @@ __device__ inline float gradient_factor(const StepScalars& s) {
 }
 
 // New moments and value of the span, in FP32, from the old ones (kernels/api/adamw_args.h).
-__device__ inline void update(const StepScalars& s, float gradient_factor, float keep, const Quad& gradient,
-                              Quad& value, Quad& m, Quad& v) {
+struct NewMoments {
+  Quad m, v;
+};
+__device__ inline NewMoments update(const StepScalars& s, float gradient_factor, float keep,
+                                    const Quad& gradient, Quad& value, const OldMoment& m,
+                                    const OldMoment& v) {
+  const float m_scale = s.beta1 * m.amax, v_scale = s.beta2 * v.amax;
+  NewMoments moments;
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
     const float h = gradient_factor * gradient.x[i];
-    m.x[i] = __fmaf_rn(s.beta1, m.x[i], h);
-    v.x[i] = __fmaf_rn(s.beta2, v.x[i], s.square * h * h);
-    const float direction = m.x[i] * (1.0f / (sqrtf(v.x[i]) + s.eps));
+    moments.m.x[i] = __fmaf_rn(m.relative.x[i], m_scale, h);
+    moments.v.x[i] = __fmaf_rn(v.relative.x[i], v_scale, s.square * h * h);
+    const float direction = moments.m.x[i] * (1.0f / (sqrtf(moments.v.x[i]) + s.eps));
     value.x[i] = __fmaf_rn(-s.step_size, direction, keep * value.x[i]);
   }
+  return moments;
 }
 
 }  // namespace coat::kernels::cuda::adamw_parts

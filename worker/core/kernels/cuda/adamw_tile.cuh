@@ -13,7 +13,7 @@ namespace coat::kernels::cuda::adamw_parts {
 // k of the group goes to *sums, by its first thread.
 template <bool kMeasured>
 __device__ void store_moment(const MomentStore& store, const GroupData& data, const Span& span,
-                             const Quad& quad, const Words& words, GroupRange* exchange, Quad* kept,
+                             const Quad& quad, const RoundingBits& random, GroupRange* exchange, Quad* kept,
                              ErrorSums* sums) {
   if (kMeasured) *kept = quad;
   if (store.code == MomentCode::kFp32) {
@@ -25,7 +25,7 @@ __device__ void store_moment(const MomentStore& store, const GroupData& data, co
   const float amax = stored_amax(__uint_as_float(range.largest), store.bf16_amax);
   const bool zeros = amax == 0.0f;
   const int row = zeros ? kLastRow : chosen_row(store, amax, __uint_as_float(range.smallest));
-  const std::uint32_t packed = zeros ? 0u : encoded_quad(store, row, amax, quad, words);
+  const std::uint32_t packed = zeros ? 0u : encoded_quad(store, row, amax, quad, random);
   store_bytes(data.stored, span, packed);
   const bool leads = span.first % store.group == 0;
   const std::int64_t group = span.first / store.group;
@@ -68,21 +68,22 @@ __device__ __noinline__ void step_quad(const AdamWLaunch& launch, const TensorEn
   const Span span{first, static_cast<int>(min(max(left, std::int64_t{0}), std::int64_t{kQuad})),
                   t.aligned && left >= kQuad};
   const StepScalars& s = launch.scalars;
-  Quad m = load_moment(launch.store1, t.m, span), v = load_moment(launch.store2, t.v, span),
-       value = load_value(launch.weights, t, span);
-  update(s, gradient_factor, t.keep,
-         launch.gradient == Format::kFp32 ? load_fp32(t.gradient, span) : load_bf16(t.gradient, span), value,
-         m, v);
-  Words words{};
+  Quad value = load_value(launch.weights, t, span);
+  const Quad gradient =
+      launch.gradient == Format::kFp32 ? load_fp32(t.gradient, span) : load_bf16(t.gradient, span);
+  const auto [m, v] =
+      update(s, gradient_factor, t.keep, gradient, value, load_moment(launch.store1, t.moments[0], span),
+             load_moment(launch.store2, t.moments[1], span));
+  RoundingBits random{};
   if (launch.store1.stochastic || launch.store2.stochastic ||
       launch.weights == WeightFormat::kBf16Stochastic) {
-    words = random_words({s.seed, s.step, t.id}, t.first_index + span.first);
+    random = rounding_bits({s.seed, s.step, t.id}, t.first_index + span.first);
   }
-  if (span.count > 0) store_value(launch.weights, t, span, value, words);
+  if (span.count > 0) store_value(launch.weights, t, span, value, random);
   Quad kept_m, kept_v;
-  store_moment<kMeasured>(launch.store1, t.m, span, m, words, exchange, &kept_m,
+  store_moment<kMeasured>(launch.store1, t.moments[0], span, m, random, exchange, &kept_m,
                           kMeasured ? &errors->moment1 : nullptr);
-  store_moment<kMeasured>(launch.store2, t.v, span, v, words, exchange, &kept_v,
+  store_moment<kMeasured>(launch.store2, t.moments[1], span, v, random, exchange, &kept_v,
                           kMeasured ? &errors->moment2 : nullptr);
   if (kMeasured) measure(span, launch.measured_eps, m, v, kept_m, kept_v, *errors);
 }

@@ -7,6 +7,7 @@
 
 #include "worker/core/base/cuda_device.h"
 #include "worker/core/kernels/cuda/check.h"
+#include "worker/core/kernels/cuda/octave_tables.h"
 #include "worker/core/quant/moment_table.h"
 
 namespace coat::kernels::cuda {
@@ -84,5 +85,19 @@ const double* DeviceState::row_limits(const MomentFormat& format) {
   limits_.push_back({format.code, format.range_bound, static_cast<const double*>(table)});
   return limits_.back().table;
 }
+
+const DeviceState::Octaves& DeviceState::octaves(int top) {
+  Octaves& octaves = octaves_[top == 127 ? 0 : 1];
+  if (octaves.tables == nullptr) {
+    const OctaveTables tables = OctaveTables::of(top);
+    const auto& reach = OctaveRows::of(top).reach();
+    octaves = {static_cast<const OctaveTables*>(copy_to_device(&tables, sizeof(tables), "adamw")),
+               static_cast<const float*>(copy_to_device(reach.data(), sizeof(reach), "adamw"))};
+  }
+  return octaves;
+}
+
+const OctaveTables* DeviceState::octave_tables(int top) { return octaves(top).tables; }
+const float* DeviceState::octave_reach(int top) { return octaves(top).reach; }
 
 }  // namespace coat::kernels::cuda

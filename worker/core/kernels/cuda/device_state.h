@@ -14,6 +14,8 @@
 
 namespace coat::kernels::cuda {
 
+struct OctaveTables;
+
 // Device memory that grows and never shrinks. Growing waits for the device.
 class DeviceBuffer {
  public:
@@ -60,6 +62,9 @@ class DeviceState {
   MomentTables moment_tables(MomentCode code);
   // The 256 FP64 limits of RowChoice(format).
   const double* row_limits(const MomentFormat& format);
+  // Of octave codes, by their largest magnitude code: 127 or 255.
+  const OctaveTables* octave_tables(int top);
+  const float* octave_reach(int top);
 
   int multiprocessors() const { return multiprocessors_; }
 
@@ -81,6 +86,12 @@ class DeviceState {
     const double* table;
   };
   std::vector<Limits> limits_;
+  struct Octaves {
+    const OctaveTables* tables = nullptr;
+    const float* reach = nullptr;
+  };
+  const Octaves& octaves(int top);
+  Octaves octaves_[2];
 };
 
 }  // namespace coat::kernels::cuda

@@ -118,7 +118,7 @@ TEST(AdamWKernelTest, RoundsWithTheStreamOfItsParameterAndIndex) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float* row = MomentTable::of(MomentCode::kE4M3).values(state.m.row[i / 128]);
     const float ratio = std::fabs(values[i]) / state.m.amax[i / 128];
-    const float uniform = rounding_uniform(random.word(1281 + i), RoundingUse::kMoment1);
+    const float uniform = rounding_uniform(random.rounding_bits(1281 + i));
     ASSERT_EQ(state.m.data[i] & 0x7F, stochastic_code<7>(row, 126, ratio, uniform)) << i;
   }
 }

@@ -108,7 +108,7 @@ TEST(AdamWWeightsTest, StochasticRoundingTakesTheStreamOfTheWeight) {
   cpu_kernels().adamw(args, {});
   const PhiloxStream random{args.seed, args.step, 5};
   for (std::size_t i = 0; i < initial.size(); ++i) {
-    const std::uint32_t bits = rounding_bits(random.word(1023 + i), RoundingUse::kWeight);
+    const std::uint32_t bits = weight_rounding_bits(random.rounding_bits(1023 + i));
     ASSERT_EQ(kept.value[i], round_bf16_stochastic(exact.value[i], bits)) << i;
   }
 }

@@ -1,5 +1,3 @@
-#include "worker/core/quant/octave_code.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -7,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "worker/core/quant/moment_table.h"
+#include "worker/core/quant/octave_rows.h"
 
 namespace coat {
 namespace {
@@ -77,22 +76,37 @@ TEST(OctaveCodeTest, ZeroAndAmaxAreExactWhateverIsDrawn) {
   }
 }
 
-TEST(OctaveCodeTest, TheRowIsTheFinestWhoseCodesReachTheSmallest) {
-  const RowChoice choice(moment_format(MomentCode::kOctave8, true, 128, Rounding::kStochastic));
+TEST(OctaveCodeTest, TheRowIsTheFinestUpToWhichAllReachTheSmallest) {
   for (const int top : kTops) {
-    for (double ratio = 1.0; ratio < 1e25; ratio *= 1.0037) {
-      const auto smallest = static_cast<float>(1.0 / ratio);
-      const int n = top == 127 ? choice.row(1.0f, smallest) : octave_row(top, smallest);
-      EXPECT_GE(stochastic_octave_code(top, n, y_of(top, n, smallest), 0), 1) << top << " " << ratio;
-      if (n < kOctaveRows) {
-        EXPECT_LT(smallest, octave_value(top, n + 1, 1) * (1 + (n + 2) * 0x1p-21f)) << top << " " << ratio;
+    const float* reach = OctaveRows::of(top).reach().data();
+    for (float smallest = 1.0f; smallest > 1e-25f; smallest *= 0.9963f) {
+      const int row = choose_octave_row(reach, smallest);
+      for (int n = octave_first_row(top); n <= row; ++n) {
+        EXPECT_GE(stochastic_octave_code(top, n, y_of(top, n, smallest), 0), 1) << top << " " << smallest;
+      }
+      if (row < kOctaveRows) {
+        EXPECT_EQ(stochastic_octave_code(top, row + 1, y_of(top, row + 1, smallest), 0), 0)
+            << top << " " << smallest;
       }
     }
+    EXPECT_EQ(choose_octave_row(reach, 1.0f), kOctaveRows);
+    EXPECT_EQ(choose_octave_row(reach, 0.0f), octave_first_row(top)) << "smaller than FP32 can hold";
+    EXPECT_EQ(octave_row_used(top, 255), kOctaveRows) << "what a group of zeros stores";
   }
-  EXPECT_EQ(choice.row(1.0f, 1.0f), kOctaveRows);
-  EXPECT_EQ(octave_row(255, 1.0f), kOctaveRows);
-  EXPECT_EQ(octave_row(255, 0.0f), octave_first_row(255)) << "smaller than FP32 can hold";
-  EXPECT_EQ(octave_row_used(255, 255), kOctaveRows) << "what a group of zeros stores";
+}
+
+// The border itself, to the bit.
+TEST(OctaveCodeTest, ReachIsTheSmallestRatioWithACode) {
+  for (const int top : kTops) {
+    const auto& reach = OctaveRows::of(top).reach();
+    for (int n = octave_first_row(top) + 1; n <= kOctaveRows; ++n) {
+      const float here = reach[static_cast<std::size_t>(n)], below = reach[static_cast<std::size_t>(n - 1)];
+      ASSERT_GE(here, below);
+      if (here == below) continue;
+      EXPECT_GE(stochastic_octave_code(top, n, y_of(top, n, here), 0), 1) << top << " " << n;
+      EXPECT_EQ(stochastic_octave_code(top, n, y_of(top, n, std::nextafter(here, 0.0f)), 0), 0);
+    }
+  }
 }
 
 // The mean over all draws is the value itself, to half a 2^-16th of the distance between neighbours, also

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <set>
+#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// The known answers that are published with the generator (Random123, kat_vectors, philox4x32 with 10
+// The known answers that are published with the generator (Random123, kat_vectors, philox4x32 with 7 and 10
 // rounds).
 TEST(PhiloxTest, MatchesThePublishedKnownAnswers) {
   EXPECT_THAT(philox4x32({{0, 0, 0, 0}}, {{0, 0}}).word,
@@ -22,6 +23,10 @@ TEST(PhiloxTest, MatchesThePublishedKnownAnswers) {
   EXPECT_THAT(
       philox4x32({{0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u}}, {{0xa4093822u, 0x299f31d0u}}).word,
       ElementsAre(0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u));
+  EXPECT_THAT(philox4x32<7>({{0, 0, 0, 0}}, {{0, 0}}).word,
+              ElementsAre(0x5f6fb709u, 0x0d893f64u, 0x4f121f81u, 0x4f730a48u));
+  EXPECT_THAT(philox4x32<7>({{kOnes, kOnes, kOnes, kOnes}}, {{kOnes, kOnes}}).word,
+              ElementsAre(0x5207ddc2u, 0x45165e59u, 0x4d8ee751u, 0x8c52f662u));
 }
 
 TEST(PhiloxTest, UniformStaysBelowOne) {
@@ -46,33 +51,54 @@ TEST(PhiloxTest, EveryPartOfTheKeyMatters) {
 }
 
 TEST(PhiloxTest, RoundingNumbersAreTheMiddlesOfSixteenBits) {
-  EXPECT_EQ(rounding_uniform(0, RoundingUse::kMoment1), 0x1p-17f);
-  EXPECT_EQ(rounding_uniform(0x0000FFFFu, RoundingUse::kMoment1), 1 - 0x1p-17f);
-  EXPECT_EQ(rounding_uniform(0x0000FFFFu, RoundingUse::kMoment2), 0x1p-17f);
-  EXPECT_EQ(rounding_uniform(0x8000FFFFu, RoundingUse::kMoment2), 0.5f + 0x1p-17f);
-  EXPECT_EQ(rounding_bits(0x80010001u, RoundingUse::kWeight), 0x8000u);
+  EXPECT_EQ(rounding_uniform(0), 0x1p-17f);
+  EXPECT_EQ(rounding_uniform(0xFFFF), 1 - 0x1p-17f);
+  EXPECT_EQ(rounding_uniform(0x8000), 0.5f + 0x1p-17f);
+  EXPECT_EQ(weight_rounding_bits(0x80FE), 0xFE80u);
 }
 
-constexpr RoundingUse kUses[] = {RoundingUse::kMoment1, RoundingUse::kMoment2, RoundingUse::kWeight};
+// Eight elements a block, each with bits of its own.
+TEST(PhiloxTest, NoTwoElementsRoundWithTheSameBits) {
+  std::set<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>> places;
+  const std::uint64_t start = (std::uint64_t{1} << 40) - 512;
+  for (std::uint64_t index = start; index < start + 1024; ++index) {
+    const RoundingPlace place = RoundingPlace::of(index);
+    EXPECT_GE(place.block, start / 8);
+    EXPECT_LT(place.block, (start + 1024) / 8);
+    EXPECT_LT(place.word, 4u);
+    EXPECT_TRUE(places.insert({place.block, place.word, place.half}).second) << index;
+  }
+  const PhiloxStream stream{3, 5, 7};
+  const PhiloxBlock block = philox4x32<kRoundingRounds>(stream.counter(32), stream.key());
+  EXPECT_EQ(stream.rounding_bits(257), block.word[1] & 0xFFFF);
+  EXPECT_EQ(stream.rounding_bits(257 + 128), block.word[1] >> 16);
+}
 
-TEST(PhiloxTest, RoundingNumbersAreUniformAndUncorrelatedInPairs) {
-  const PhiloxStream stream{1, 1, 0};
+TEST(PhiloxTest, RoundingNumbersAreUniformAndUncorrelated) {
+  const PhiloxStream stream{1, 1, 0}, next{1, 2, 0};
   constexpr int kNumbers = 100'000;
-  double sum[3] = {}, squares[3] = {}, products[3] = {};
+  // Of moments, weights, the element 128 further on, and the next step.
+  double sum[4] = {}, squares[4] = {}, products[4] = {};
   for (std::uint64_t i = 0; i < kNumbers; ++i) {
-    double u[3];
-    for (std::size_t use = 0; use < 3; ++use) u[use] = double{rounding_uniform(stream.word(i), kUses[use])};
-    for (std::size_t use = 0; use < 3; ++use) {
-      sum[use] += u[use];
-      squares[use] += u[use] * u[use];
-      products[use] += (u[use] - 0.5) * (u[(use + 1) % 3] - 0.5);
+    const std::uint32_t bits = stream.rounding_bits(i);
+    const float u[] = {rounding_uniform(bits), rounding_uniform(weight_rounding_bits(bits)),
+                       rounding_uniform(stream.rounding_bits(i + 128)),
+                       rounding_uniform(next.rounding_bits(i))};
+    for (std::size_t k = 0; k < 4; ++k) {
+      sum[k] += double{u[k]};
+      squares[k] += double{u[k]} * double{u[k]};
+      products[k] += (double{u[0]} - 0.5) * (double{u[k]} - 0.5);
     }
   }
-  for (std::size_t use = 0; use < 3; ++use) {
+  for (std::size_t k = 0; k < 4; ++k) {
     // Five standard deviations of the means of u, u^2 and the product of two.
-    EXPECT_NEAR(sum[use] / kNumbers, 0.5, 5 * std::sqrt(1.0 / 12 / kNumbers));
-    EXPECT_NEAR(squares[use] / kNumbers, 1.0 / 3, 5 * std::sqrt(4.0 / 45 / kNumbers));
-    EXPECT_NEAR(products[use] / kNumbers, 0, 5 * (1.0 / 12) / std::sqrt(kNumbers));
+    EXPECT_NEAR(sum[k] / kNumbers, 0.5, 5 * std::sqrt(1.0 / 12 / kNumbers));
+    EXPECT_NEAR(squares[k] / kNumbers, 1.0 / 3, 5 * std::sqrt(4.0 / 45 / kNumbers));
+    if (k > 0) {
+      // With its bytes a and b exchanged 256 a + b has the covariance 2 * 256 var(a), of 65537 var(a).
+      const double exact = k == 1 ? 1.0 / 12 * 512 / 65537 : 0;
+      EXPECT_NEAR(products[k] / kNumbers, exact, 5 * (1.0 / 12) / std::sqrt(kNumbers)) << k;
+    }
   }
 }
 

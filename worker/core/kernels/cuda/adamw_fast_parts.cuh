@@ -1,0 +1,131 @@
+// A tile's elements in shared memory, and the arithmetic of the fast optimizer step that knows no moment
+// codes. Device code only.
+//
+// Roots and reciprocals are those of IEEE within the range of normal numbers. A tile that might leave that
+// range is left to the general code, before anything is written.
+#pragma once
+
+#include <cstdint>
+
+#include "worker/core/kernels/cuda/adamw_fast.h"
+#include "worker/core/kernels/cuda/adamw_fast_codes.cuh"
+#include "worker/core/kernels/cuda/adamw_parts.cuh"
+
+namespace coat::kernels::cuda::adamw_fast {
+
+// Four values as they are stored.
+template <Format kFormat>
+struct RawQuad;
+template <>
+struct RawQuad<Format::kFp32> {
+  float4 x;
+};
+template <>
+struct RawQuad<Format::kBf16> {
+  uint2 x;
+};
+
+// A tile's elements on their way from device memory: the next one's come while a warp works on its last.
+template <WeightFormat kWeights, Format kGradient>
+struct Stage {
+  static constexpr Format kValue = kWeights == WeightFormat::kFp32 ? Format::kFp32 : Format::kBf16;
+  static constexpr bool kResiduals = kWeights == WeightFormat::kBf16Residual;
+  // Values and residuals are read last, when those of the next tile have been asked for.
+  RawQuad<kValue> value[2][kTile / kQuad];
+  RawQuad<kGradient> gradient[kTile / kQuad];
+  alignas(16) std::uint32_t m[kTile / kQuad], v[kTile / kQuad], residual[2][kResiduals ? kTile / kQuad : 4];
+};
+
+// Starts the copy of a tile's part of an array in device memory, on a border of 16 bytes, by a whole warp.
+template <typename T, std::size_t kCount>
+__device__ inline void start_copy(T (&to)[kCount], const void* from, std::uint32_t tile, int lane) {
+  constexpr unsigned kChunks = sizeof(T) * kCount / sizeof(uint4);
+  static_assert(kChunks % kWarp == 0);
+  const uint4* chunks = static_cast<const uint4*>(from) + (tile * kChunks + static_cast<unsigned>(lane));
+  constexpr std::uint32_t kChunk16 = sizeof(uint4);
+  const std::uint32_t there =
+      static_cast<std::uint32_t>(__cvta_generic_to_shared(to)) + kChunk16 * static_cast<std::uint32_t>(lane);
+#pragma unroll
+  for (unsigned i = 0; i < kChunks; i += kWarp) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(there + i * kChunk16), "l"(chunks + i)
+                 : "memory");
+  }
+}
+
+// Element `index` of an array in global memory: the compiler cannot know where pointers from memory lead.
+template <typename T>
+__device__ inline T& global_at(void* data, std::uint32_t index) {
+  __builtin_assume(__isGlobal(data));
+  return static_cast<T*>(data)[index];
+}
+__device__ inline Quad values_of(const RawQuad<Format::kFp32>& raw) {
+  return {{raw.x.x, raw.x.y, raw.x.z, raw.x.w}};
+}
+__device__ inline Quad values_of(const RawQuad<Format::kBf16>& raw) {
+  return {{__uint_as_float(raw.x.x << 16), __uint_as_float(raw.x.x & 0xFFFF0000u),
+           __uint_as_float(raw.x.y << 16), __uint_as_float(raw.x.y & 0xFFFF0000u)}};
+}
+
+// Bounds within which the arithmetic below is exact; of the smallest that is not zero, and the largest.
+inline constexpr float kSmallest = 0x1p-100f, kLargestM = 0x1p60f, kLargestV = 0x1p40f;
+
+// In the place of v = 0: it has code 0 as well, for it lies 2^26 below kSmallest, and its root is less than
+// half a unit of the last place of any eps from kSmallestEps (adamw_fast.cc) on.
+inline constexpr float kAlmostZero = 0x1p-126f;
+
+// sqrt(v), as IEEE rounds it.
+__device__ inline float root_of(float v) {
+  float reciprocal;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(v));
+  const float root = v * reciprocal, half = 0.5f * reciprocal;
+  return __fmaf_rn(__fmaf_rn(-root, root, v), half, root);
+}
+
+// philox4x32() with the launch's keys, which are the same for all of it.
+__device__ inline PhiloxBlock random_block(PhiloxBlock counter, const StepScalars& scalars) {
+  auto& [c0, c1, c2, c3] = counter.word;
+#pragma unroll
+  for (int round = 0; round < kRoundingRounds; ++round) philox_round(c0, c1, c2, c3, scalars.keys[round]);
+  return counter;
+}
+
+// round_bf16_stochastic() of four finite values below 2^120, with weight_rounding_bits().
+template <int kHalf>
+__device__ inline uint2 rounded_halves(const Quad& value, const PhiloxBlock& random) {
+  std::uint32_t rounded[kQuad];
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    rounded[i] = __float_as_uint(value.x[i]) + __byte_perm(random.word[i], 0, kHalf == 0 ? 0x4401 : 0x4423);
+  }
+  return {__byte_perm(rounded[0], rounded[1], 0x7632), __byte_perm(rounded[2], rounded[3], 0x7632)};
+}
+
+// join_weight() of four.
+__device__ inline Quad joined_weights(const Quad& bf16, std::uint32_t residuals) {
+  Quad value;
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    const auto residual = static_cast<std::int32_t>(residuals << (24 - 8 * i)) >> 24;
+    value.x[i] = __uint_as_float(__float_as_uint(bf16.x[i]) + (static_cast<std::uint32_t>(residual) << 8));
+  }
+  return value;
+}
+
+// split_weight() of four finite values below 2^120. The bits' carries do not reach the sign.
+struct SplitQuad {
+  uint2 halves;
+  std::uint32_t residuals;
+};
+__device__ inline SplitQuad split_weights(const Quad& value) {
+  std::uint32_t kept[kQuad], nearest[kQuad];
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    const std::uint32_t bits = __float_as_uint(value.x[i]);
+    kept[i] = bits + 0x7Fu + (bits >> 8 & 1u);
+    nearest[i] = kept[i] + 0x8000u;
+  }
+  return {{__byte_perm(nearest[0], nearest[1], 0x7632), __byte_perm(nearest[2], nearest[3], 0x7632)},
+          packed_bytes<1>(kept)};
+}
+
+}  // namespace coat::kernels::cuda::adamw_fast
