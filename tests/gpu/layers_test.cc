@@ -1,6 +1,7 @@
 // Element-wise and row-wise operations. All of them add in the twin's order and share its exp, so they give
 // its bits.
 #include <cmath>
+#include <cstring>
 
 #include "tests/gpu/paired.h"
 
@@ -122,6 +123,31 @@ TEST_F(SwigluTest, SpecialValuesAndTheWholeRangeOfExp) {
     EXPECT_TRUE(same_bits(product));
     EXPECT_TRUE(same_bits(amax));
   }
+}
+
+// The gate from its smallest subnormal code to beyond what the hardware's exponential serves, with scales
+// that no maximum of random values would give.
+TEST_F(SwigluTest, EveryCodeAndScaleOfTheGate) {
+  constexpr std::uint16_t kFirst = 0x2A80, kLast = 0x4080;  // 2^-42 .. 4
+  constexpr std::int64_t kRows = kLast - kFirst, kCols = 256;
+  PairedMatrix gate(kE4M3Group16, kRows, kCols), product(kBf16, kRows, kCols);
+  PairedMatrix up(kE4M3Group16, kRows, kCols, values(kRows * kCols, Fill::kSpread, 2));
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t col = 0; col < kCols; ++col) {
+      gate.data().host()[row * kCols + col] = static_cast<std::uint8_t>(col);
+    }
+    const auto scale = static_cast<std::uint16_t>(kFirst + row);
+    for (std::int64_t group = 0; group < kCols / 16; ++group) {
+      std::memcpy(gate.scale().host() + 2 * (row * kCols / 16 + group), &scale, sizeof scale);
+    }
+  }
+  gate.data().upload();
+  gate.scale().upload();
+  Paired<float> amax(1);
+  cpu().swiglu_forward({gate.host(), up.host(), product.host(), {}, amax.host()}, {});
+  cuda().swiglu_forward({gate.device(), up.device(), product.device(), {}, amax.device()}, {});
+  EXPECT_TRUE(same_bits(product));
+  EXPECT_TRUE(same_bits(amax));
 }
 
 TEST_F(SwigluTest, Backward) {

@@ -55,7 +55,7 @@ unsigned chunk_blocks(Kernel* kernel, const OneRow& span) {
   constexpr std::int64_t kPerBlock = std::int64_t{kAtOnce} * kChunkThreads;
   const std::int64_t parts = (span.chunks + kPerBlock - 1) / kPerBlock;
   // Some more than run at once: they begin and end at different times, which keeps the memory busy.
-  constexpr int kTurns = 4;
+  constexpr int kTurns = 12;
   const std::int64_t each = (parts + kTurns - 1) / kTurns;
   const std::int64_t blocks =
       std::int64_t{kTurns} * resident_blocks(reinterpret_cast<const void*>(kernel), kChunkThreads, each);

@@ -1,3 +1,5 @@
+#include <numbers>
+
 #include "worker/core/kernels/api/normal_distribution.h"
 #include "worker/core/kernels/cuda/check.h"
 #include "worker/core/kernels/cuda/chunk_loops.cuh"
@@ -5,11 +7,47 @@
 #include "worker/core/kernels/cuda/operations.h"
 #include "worker/core/kernels/cuda/reduce.cuh"
 #include "worker/core/kernels/cuda/scaling.h"
+#include "worker/core/kernels/cuda/sigmoid.cuh"
 
 namespace coat::kernels::cuda {
 namespace {
 
 constexpr int kAtOnce = 2;
+
+// normal_cdf_f32 and normal_pdf_f32 for |x| <= kModerateNormal, their bits: the exponentials' arguments stay
+// within kModerate.
+constexpr float kModerateNormal = 12.5f;
+struct ModerateNormal {
+  __device__ static float cdf(float x) {
+    const float magnitude = fabsf(x);
+    const float t = moderate_reciprocal(1.0f + magnitude * (std::numbers::sqrt2_v<float> / 4));
+    const float tail =
+        0.5f * t * moderate_exp(__fmaf_rn(magnitude * -0.5f, magnitude, normal_tail_exponent(t)));
+    return x < 0 ? tail : 1.0f - tail;
+  }
+  __device__ static float pdf(float x) { return kNormalDensity * moderate_exp(x * x * -0.5f); }
+};
+// Rarely needed, so that one copy of each will do.
+struct AnyNormal {
+  __device__ __noinline__ static float cdf(float x) { return normal_cdf_f32(x); }
+  __device__ __noinline__ static float pdf(float x) { return normal_pdf_f32(x); }
+};
+
+template <typename Normal>
+__device__ Values gelu(Values v) {
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * Normal::cdf(v.x[i]);
+  return v;
+}
+
+template <typename Normal>
+__device__ Values gelu_slope(Values v, const Values& dy) {
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    v.x[i] = dy.x[i] * (Normal::cdf(v.x[i]) + v.x[i] * Normal::pdf(v.x[i]));
+  }
+  return v;
+}
 
 template <typename X, typename Gradient>
 struct Chunks {
@@ -38,15 +76,12 @@ __global__ void __launch_bounds__(kChunkThreads)
       },
       [&](std::int64_t row, std::int64_t col, const In& in, auto inside) {
         Values v = decoded<X>(in.x);
+        const bool moderate = is_within(in.x, v, kModerateNormal);
         if constexpr (kCanExist<Gradient>) {
           const Values g = decoded<Gradient>(in.dy);
-#pragma unroll
-          for (int i = 0; i < kChunk; ++i) {
-            v.x[i] = g.x[i] * (normal_cdf_f32(v.x[i]) + v.x[i] * normal_pdf_f32(v.x[i]));
-          }
+          v = moderate ? gelu_slope<ModerateNormal>(v, g) : gelu_slope<AnyNormal>(v, g);
         } else {
-#pragma unroll
-          for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * normal_cdf_f32(v.x[i]);
+          v = moderate ? gelu<ModerateNormal>(v) : gelu<AnyNormal>(v);
         }
         store_rounded<decltype(inside)::value>(out, row, col, v, halves);
       });

@@ -119,29 +119,32 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *total = sum;
 }
 
-// *total += values: thread j adds values j, j + 256, ... in order, then threads are added by halves.
+// *total += values: thread j adds values j, j + 256, ... in order, then threads are added by halves. A
+// thread's values of kRounds rounds are on their way to its own places in shared memory at once.
+constexpr int kRounds = 64;
+constexpr int kRoundsBytes = kRounds * kThreads * static_cast<int>(sizeof(double));
 __global__ void __launch_bounds__(kThreads)
     add_in_lanes_kernel(const double* values, std::int64_t count, double* total) {
-  __shared__ double lanes[kThreads];
-  constexpr int kAtOnce = 32;
+  extern __shared__ double lanes[];
+  double* own = lanes + threadIdx.x;
   double mine = 0.0;
-  for (std::int64_t base = 0; base < count; base += kAtOnce * kThreads) {
-    const std::int64_t mine_first = base + threadIdx.x, last = count - 1;
-    double some[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const std::int64_t at = mine_first + i * kThreads;
-      some[i] = values[at < last ? at : last];  // without a condition, so that all are on their way at once
+  for (std::int64_t first = threadIdx.x; first < count; first += kRounds * kThreads) {
+    const std::int64_t left = (count - first + kThreads - 1) / kThreads;
+    const int here = static_cast<int>(left < kRounds ? left : kRounds);
+    for (int i = 0; i < here; ++i) {
+      __pipeline_memcpy_async(own + i * kThreads, values + first + i * kThreads, sizeof(double));
     }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) mine += mine_first + i * kThreads < count ? some[i] : 0.0;
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+#pragma unroll 8
+    for (int i = 0; i < here; ++i) mine += own[i * kThreads];
   }
-  lanes[threadIdx.x] = mine;
+  *own = mine;
   for (unsigned width = kThreads / 2; width > 0; width /= 2) {
     __syncthreads();
-    if (threadIdx.x < width) lanes[threadIdx.x] += lanes[threadIdx.x + width];
+    if (threadIdx.x < width) *own += own[width];
   }
-  if (threadIdx.x == 0) *total += lanes[0];
+  if (threadIdx.x == 0) *total += *own;
 }
 
 __global__ void clip_factor_kernel(const __grid_constant__ ClipFactorArgs args) {
@@ -219,7 +222,9 @@ void sum_of_squares(const void* data, Format format, std::int64_t elements, doub
     square(static_cast<const std::uint16_t*>(data));
   }
   check_launch(kName);
-  add_in_lanes_kernel<<<1, kThreads, 0, stream>>>(sums, blocks, out);
+  check(cudaFuncSetAttribute(add_in_lanes_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRoundsBytes),
+        kName);
+  add_in_lanes_kernel<<<1, kThreads, kRoundsBytes, stream>>>(sums, blocks, out);
   check_launch(kName);
 }
 

@@ -106,10 +106,15 @@ __device__ inline Values centred(const M& m, Values v, float mean, std::int64_t 
   return v;
 }
 
+// Blocks that a multiprocessor should hold.
+template <typename K, typename X>
+constexpr int blocks_for_kept() {
+  if (!kIsTyped<X>) return 1;
+  return K::chunks > 2 ? 2 : 4;
+}
+
 template <typename K, typename Norm, typename X, typename Y>
-__global__ void __launch_bounds__(kRowThreads, !kIsTyped<X>     ? 1
-                                               : K::chunks <= 2 ? 4
-                                                                : 2)
+__global__ void __launch_bounds__(kRowThreads, blocks_for_kept<K, X>())
     norm_forward_kernel(X x, Norm norm, float eps, Y y, float* means, float* rstds, float* amax) {
   __shared__ RowSums<1>::Places places;
   RowSums<1> row_sums(places);
@@ -357,12 +362,13 @@ void with_row_types(const DeviceMatrix& x, bool plain, Run run) {
 template <typename MakeNorm>
 void run_norm_forward(const DeviceMatrix& x, bool plain, MakeNorm norm, float eps, const DeviceMatrix& y,
                       float* means, float* rstds, float* amax, cudaStream_t stream) {
-  const int threads = row_threads(x.cols);
   with_row_types(
       x, plain && is_bf16(y), [&]<typename X, typename Y>(const X& typed_x, std::type_identity<Y> type) {
+        const auto made = norm(type);
+        using Norm = std::decay_t<decltype(made)>;
         with_kept_chunks<kIsTyped<X>>(x.cols, [&]<typename K>(K) {
-          const auto made = norm(type);
-          const auto kernel = norm_forward_kernel<K, std::decay_t<decltype(made)>, X, Y>;
+          const auto kernel = norm_forward_kernel<K, Norm, X, Y>;
+          const int threads = row_threads(x.cols);
           const int blocks = resident_blocks(reinterpret_cast<const void*>(kernel), threads, x.rows);
           kernel<<<blocks, threads, 0, stream>>>(typed_x, made, eps, Y(y), means, rstds, amax);
         });

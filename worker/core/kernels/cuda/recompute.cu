@@ -8,14 +8,13 @@
 #include "worker/core/kernels/cuda/transpose.cuh"
 
 namespace coat::kernels::cuda {
-namespace {
 
 // The values of a BF16 matrix that is never stored.
 __device__ inline Values through_bf16(const Values& v) { return decode_words(encode_words(v)); }
 
 template <typename X, typename W>
 struct NormSource {
-  [[maybe_unused]] static constexpr int kRowsAtOnce = 4, kBlocks = 5;
+  static constexpr int kRowsAtOnce = 4, kBlocks = 5;
   X x;
   W weight;
   const float* rstd;
@@ -48,7 +47,7 @@ struct NormSource {
 
 template <typename M>
 struct ProductSource {
-  [[maybe_unused]] static constexpr int kRowsAtOnce = 4, kBlocks = 4;
+  static constexpr int kRowsAtOnce = 4, kBlocks = 4;
   M gate, up;
   struct Rows {
     FetchedColumn<M> gate, up;
@@ -69,6 +68,8 @@ struct ProductSource {
     return decode_words(silu_product_words(fetched));
   }
 };
+
+namespace {
 
 struct Outputs {
   DeviceMatrix rows, transposed;

@@ -13,7 +13,7 @@ struct GateAndUp {
 template <typename M>
 __device__ inline Values silu_product(const GateAndUp<M>& in) {
   Values v = decoded<M>(in.gate);
-  const Values up = decoded<M>(in.up), sigmoid = sigmoids(v, is_moderate(in.gate, v));
+  const Values up = decoded<M>(in.up), sigmoid = sigmoids(v, is_within(in.gate, v, kModerate));
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) v.x[i] = v.x[i] * sigmoid.x[i] * up.x[i];
   return v;
@@ -64,9 +64,10 @@ __device__ inline uint4 silu_product_words(const GateAndUp<GroupedE4M3>& in) {
     least = __viaddmin_u16x2(low, kMove, least);
   }
   const bool certain = min(least & 0xFFFFu, least >> 16) > 2 * kDoubt;
-  constexpr float kSmall = 0x1p-40f, kLarge = 0x1p40f;  // no FP32 number leaves the normal range
+  // No FP32 number leaves the normal range, here or in the twin: codes are 2^-9 .. 2^9.
+  constexpr float kSmall = 0x1p-80f, kLarge = 0x1p60f;
   const bool tame =
-      gate_scale >= kSmall && gate_scale <= kTame / 448.0f && up_scale >= kSmall && up_scale <= kLarge;
+      gate_scale >= kSmall && gate_scale <= kTame / 448.0f && scale >= kSmall && scale <= kLarge;
   if (certain && tame) return encode_words(v);
   const std::uint32_t scales = in.gate.scale | static_cast<std::uint32_t>(in.up.scale) << 16;
   return exact_silu_product(in.gate.codes, in.up.codes, scales);

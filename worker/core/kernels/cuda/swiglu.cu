@@ -23,7 +23,7 @@ __device__ Values product(Values a, const Values& b) {
 template <typename M>
 __device__ Values silu(const Fetched<M>& gate) {
   const Values v = decoded<M>(gate);
-  return product(v, sigmoids(v, is_moderate(gate, v)));
+  return product(v, sigmoids(v, is_within(gate, v, kModerate)));
 }
 
 __global__ void __launch_bounds__(kChunkThreads)
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kChunkThreads)
         if constexpr (kCanExist<decltype(m.activation)>) {
           if (round_dsilu) dgate = rounded_to_bf16(dgate);
         }
-        const Values sigmoid = sigmoids(gate, is_moderate(fetched.in.gate, gate));
+        const Values sigmoid = sigmoids(gate, is_within(fetched.in.gate, gate, kModerate));
 #pragma unroll
         for (int i = 0; i < kChunk; ++i) {
           const float x = gate.x[i], sig = sigmoid.x[i];

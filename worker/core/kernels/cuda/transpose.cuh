@@ -21,7 +21,7 @@ inline constexpr int kBlockSide = 16 * kChunk;  // the same where rows and cols 
 
 template <typename M>
 struct MatrixSource {
-  [[maybe_unused]] static constexpr int kRowsAtOnce = kChunk, kBlocks = 1;
+  static constexpr int kRowsAtOnce = kChunk, kBlocks = 1;
   M m;
   __device__ Values any(std::int64_t row, std::int64_t col) const { return load(m, row, col); }
   struct Rows {
