@@ -2,8 +2,11 @@
 //
 // Tolerances are earned: next to the model runs a straightforward implementation of the same recipe in the
 // oracle, which rounds every stored tensor at the same places. Both are measured against exact FP64
-// arithmetic; the model may be at most kFactor times as far from it as that implementation is.
+// arithmetic; the model may be at most kFactor times as far from it as that implementation is, in the root
+// mean square over a few batches: one draw of the roundings says little for a norm's handful of weights.
 #include <cmath>
+#include <map>
+#include <string>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -52,41 +55,44 @@ struct Case {
   bool masked = false;
 };
 
-// How far the loss may be from exact arithmetic beside kFactor times the straightforward implementation's
-// distance, which may vanish by chance. The losses of a handful of tokens do not average out: three standard
-// deviations of a sum of independent errors, each of a target's logit and of the others' mean, as large as
-// that implementation's logits have them.
+// How far the loss, a sum over tokens, may be from exact arithmetic beside kFactor times the straightforward
+// implementation's distance, which may vanish by chance: three standard deviations of a sum of independent
+// errors, each of a target's logit and of the others' mean, as large as that implementation's logits have
+// them.
 double loss_allowance(const Shape& shape, const oracle::Weights& weights, const MicroBatch& batch,
-                      const Recipe& precision, double loss) {
-  constexpr std::int64_t kHandful = 16;
-  const std::int64_t tokens = batch.tokens.numel();
-  if (tokens >= kHandful) return 2e-3 * loss;
+                      const Recipe& precision) {
   const auto logits = [&](const Recipe* emulated) {
     return oracle::logits({.emulated = emulated}, shape.model(), weights, batch.tokens, batch.sequences,
                           batch.length);
   };
   const double error = (logits(&precision) - logits(nullptr)).square().mean().sqrt().item<double>();
-  return 3 * std::sqrt(2.0 * static_cast<double>(tokens)) * error;
+  return 3 * std::sqrt(2.0 * static_cast<double>(batch.tokens.numel())) * error;
 }
 
 class ModelGradient : public ::testing::TestWithParam<Case> {};
 
-TEST_P(ModelGradient, IsAsNearToExactArithmeticAsAStraightforwardImplementation) {
-  const Shape& shape = GetParam().shape;
-  const Recipe precision = recipe_named(GetParam().recipe);
-  const auto model = make_model(shape, GetParam().recipe);
-  const MicroBatch batch = make_batch(shape, 3, GetParam().masked);
-  model->parameters().zero_gradients();
-  const double loss = model->forward_backward(batch, static_cast<float>(1 / counting(batch)), nullptr);
+// Squares of relative errors, over batches.
+struct Distance {
+  double model = 0, plain = 0;
+};
 
-  const Reference exact = reference(shape, model->parameters(), batch, nullptr);
-  const Reference plain = reference(shape, model->parameters(), batch, &precision);
-  EXPECT_NEAR(loss, exact.loss,
-              kFactor * std::abs(plain.loss - exact.loss) +
-                  loss_allowance(shape, exact.weights, batch, precision, exact.loss));
-  EXPECT_DOUBLE_EQ(loss, model->loss(batch));
+// Of every gradient of a batch, added to `distances`; checks the loss on the way.
+void measure(const Case& c, LanguageModel& model, std::uint64_t seed,
+             std::map<std::string, Distance>& distances) {
+  const Shape& shape = c.shape;
+  const Recipe precision = recipe_named(c.recipe);
+  const MicroBatch batch = make_batch(shape, seed, c.masked);
+  model.parameters().zero_gradients();
+  const double loss = model.forward_backward(batch, static_cast<float>(1 / counting(batch)), nullptr);
+
+  const Reference exact = reference(shape, model.parameters(), batch, nullptr);
+  const Reference plain = reference(shape, model.parameters(), batch, &precision);
+  EXPECT_NEAR(
+      loss, exact.loss,
+      kFactor * std::abs(plain.loss - exact.loss) + loss_allowance(shape, exact.weights, batch, precision));
+  EXPECT_DOUBLE_EQ(loss, model.loss(batch));
   const double head_norm = exact.weights.at("model.norm.weight").grad().norm().item<double>();
-  for (const Parameter* parameter : model->parameters().all()) {
+  for (const Parameter* parameter : model.parameters().all()) {
     const at::Tensor& expected = exact.weights.at(parameter->name).grad();
     if (expected.norm().item<double>() < 1e-12 * head_norm) {
       // Of q and k where a sequence is one token: nothing but FP32 noise may be there.
@@ -94,10 +100,20 @@ TEST_P(ModelGradient, IsAsNearToExactArithmeticAsAStraightforwardImplementation)
       EXPECT_LT(parameter->gradient.norm().item<double>(), 1e-5 * head_norm) << parameter->name;
       continue;
     }
-    const double error = oracle::relative_error(parameter->gradient, expected);
-    EXPECT_LE(error, kFactor * oracle::relative_error(plain.weights.at(parameter->name).grad(), expected))
-        << parameter->name;
-    EXPECT_LE(error, random_walk(GetParam().recipe, shape.layers)) << parameter->name;
+    const double error = oracle::relative_error(parameter->gradient, expected),
+                 plain_error = oracle::relative_error(plain.weights.at(parameter->name).grad(), expected);
+    EXPECT_LE(error, random_walk(c.recipe, shape.layers)) << parameter->name;
+    distances[parameter->name].model += error * error;
+    distances[parameter->name].plain += plain_error * plain_error;
+  }
+}
+
+TEST_P(ModelGradient, IsAsNearToExactArithmeticAsAStraightforwardImplementation) {
+  const auto model = make_model(GetParam().shape, GetParam().recipe);
+  std::map<std::string, Distance> distances;
+  for (const std::uint64_t seed : {3u, 4u, 5u, 6u}) measure(GetParam(), *model, seed, distances);
+  for (const auto& [name, distance] : distances) {
+    EXPECT_LE(std::sqrt(distance.model), kFactor * std::sqrt(distance.plain)) << name;
   }
 }
 
@@ -114,7 +130,7 @@ std::vector<Case> cases() {
   }
   all.push_back({Shape{.kv_heads = 2}, "coat_saved"});
   all.push_back({Shape{.kv_heads = 2}, "coat_attention"});
-  all.push_back({Shape{.kv_heads = 2, .sequences = 4, .length = 33}, "coat_residual"});
+  all.push_back({Shape{.kv_heads = 2}, "coat_master"});
   all.push_back({Shape{.kv_heads = 2, .tied = true}, "bf16_stochastic"});
   return all;
 }

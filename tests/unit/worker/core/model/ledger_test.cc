@@ -102,7 +102,7 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const char* name :
-       {"bf16", "coat", "coat-paper", "coat_saved", "coat_attention", "bf16_stochastic", "coat_residual"}) {
+       {"bf16", "coat", "coat-paper", "coat_saved", "coat_attention", "bf16_stochastic", "coat_master"}) {
     all.push_back(
         {Shape{.vocab = 256, .hidden = 128, .intermediate = 344, .sequences = 4, .length = 128}, name});
     all.push_back(

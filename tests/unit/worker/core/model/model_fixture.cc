@@ -40,9 +40,9 @@ Recipe recipe_named(const std::string& name) {
     combination.saved_attention = combination.saved_nonlinear;
   } else if (change == "stochastic") {
     combination.weights = WeightFormat::kBf16Stochastic;
-  } else if (change == "residual") {
-    combination.weights = WeightFormat::kBf16Residual;
-    combination.weight_gradient = Format::kBf16;
+  } else if (change == "master") {
+    combination.weights = WeightFormat::kFp32;
+    combination.weight_gradient = Format::kFp32;
   } else {
     throw std::invalid_argument("no combination is called " + name);
   }

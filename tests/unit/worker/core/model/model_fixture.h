@@ -19,8 +19,8 @@ struct Shape {
 };
 
 // A preset, or one with a change after "_": "coat_saved" saves what coat recomputes, "coat_attention" keeps
-// q, k, v and the attention output in FP8 too, "bf16_stochastic" has BF16 weights, "coat_residual" has BF16
-// weights with a residual and BF16 gradients.
+// q, k, v and the attention output in FP8 too, "bf16_stochastic" has BF16 weights, "coat_master" has FP32
+// weights and gradients.
 Recipe recipe_named(const std::string& name);
 
 // The name with letters, digits and underscores alone, as GoogleTest wants names.

@@ -29,6 +29,8 @@ TEST(RecipeTest, CoatSavesFp8AndRecomputes) {
   EXPECT_NO_THROW(require_usable(coat.moment1, MomentUse::kFirst));
   EXPECT_NO_THROW(require_usable(coat.moment2, MomentUse::kSecond));
   EXPECT_EQ(coat.moment2.rounding, Rounding::kStochastic);
+  EXPECT_EQ(coat.weights, WeightFormat::kBf16Residual);
+  EXPECT_EQ(coat.weight_gradient, Format::kBf16);
   // Both moments: 2 bytes a value, and 5 bytes for each group of 128.
   EXPECT_EQ(coat.moment1.total_bytes(128'000) + coat.moment2.total_bytes(128'000), 2 * (128'000 + 5 * 1000));
 }

@@ -24,6 +24,7 @@ TEST(Estimate, AgreesWithWhatIsAllocated) {
     std::int64_t gradients = 0;
     for (const Parameter* parameter : model->parameters().all()) {
       weights += static_cast<std::int64_t>(parameter->value.nbytes());
+      if (parameter->residual.defined()) weights += static_cast<std::int64_t>(parameter->residual.nbytes());
       gradients += static_cast<std::int64_t>(parameter->gradient.nbytes());
     }
     std::int64_t moments = 0;
