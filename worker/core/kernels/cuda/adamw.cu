@@ -5,6 +5,7 @@
 
 #include "worker/core/base/error.h"
 #include "worker/core/kernels/cuda/adamw_fast.h"
+#include "worker/core/kernels/cuda/adamw_plain.h"
 #include "worker/core/kernels/cuda/adamw_tile.cuh"
 #include "worker/core/kernels/cuda/check.h"
 #include "worker/core/kernels/cuda/device_state.h"
@@ -172,6 +173,8 @@ void adamw(const AdamWArgs& args, AdamWErrors* errors, cudaStream_t stream) {
   launch.tensors = upload(entries, stream);
   launch.count = static_cast<int>(entries.size());
   if (fast) return adamw_fast::launch(launch, stream);
+  static_assert(adamw_plain::kTile == kTile);
+  if (errors == nullptr && adamw_plain::suits(launch)) return adamw_plain::launch(launch, stream);
   launch_general(launch, errors, stream);
 }
 
