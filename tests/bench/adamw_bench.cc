@@ -65,7 +65,7 @@ class Bench {
   void torchs();
 
  private:
-  cudaStream_t queue() const { return static_cast<cudaStream_t>(stream_.handle); }
+  void* queue() const { return stream_.handle; }
   bool wanted(const std::string& name) const { return name.find(filter_) != std::string::npos; }
   at::Tensor array(std::int64_t count, at::ScalarType type) const {
     return at::zeros({count}, at::TensorOptions(kDevice).dtype(type));

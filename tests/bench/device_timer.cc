@@ -1,24 +1,28 @@
 #include "tests/bench/device_timer.h"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <stdexcept>
 
 namespace coat::bench {
+namespace {
 
 void require(cudaError_t status) {
   if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
 }
 
-namespace {
+cudaStream_t stream_of(void* handle) { return static_cast<cudaStream_t>(handle); }
+cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
 
 // Milliseconds of `calls` calls, one behind the other.
 double sample_ms(const std::function<void()>& call, int calls, cudaEvent_t begin, cudaEvent_t end,
-                 cudaStream_t stream) {
-  require(cudaEventRecord(begin, stream));
+                 void* stream) {
+  require(cudaEventRecord(begin, stream_of(stream)));
   for (int i = 0; i < calls; ++i) call();
-  require(cudaEventRecord(end, stream));
+  require(cudaEventRecord(end, stream_of(stream)));
   require(cudaEventSynchronize(end));
   float ms = 0;
   require(cudaEventElapsedTime(&ms, begin, end));
@@ -27,7 +31,7 @@ double sample_ms(const std::function<void()>& call, int calls, cudaEvent_t begin
 
 }  // namespace
 
-double median_ms(const std::function<void()>& call, int repeats, cudaStream_t stream) {
+double median_ms(const std::function<void()>& call, int repeats, void* stream) {
   // A device that was idle waits for the host, which takes some microseconds a kernel: a sample is long
   // enough to hide that, as a training step does.
   constexpr double kSampleMs = 1.0;
@@ -46,14 +50,15 @@ double median_ms(const std::function<void()>& call, int repeats, cudaStream_t st
   return times[times.size() / 2];
 }
 
-double copy_bandwidth(cudaStream_t stream) {
+double copy_bandwidth(void* stream) {
   constexpr std::size_t kBytes = std::size_t{2} << 30;
   void *from = nullptr, *to = nullptr;
   require(cudaMalloc(&from, kBytes));
   require(cudaMalloc(&to, kBytes));
   require(cudaMemset(from, 0x5A, kBytes));
   const double ms = median_ms(
-      [&] { require(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDeviceToDevice, stream)); }, 15, stream);
+      [&] { require(cudaMemcpyAsync(to, from, kBytes, cudaMemcpyDeviceToDevice, stream_of(stream))); }, 15,
+      stream);
   require(cudaFree(from));
   require(cudaFree(to));
   return 2.0 * static_cast<double>(kBytes) / ms / 1e6;
@@ -78,37 +83,37 @@ std::string date_line() {
 
 Profile::~Profile() {
   for (const Pair& pair : pairs_) {
-    cudaEventDestroy(pair.begin);
-    cudaEventDestroy(pair.end);
+    cudaEventDestroy(event_of(pair.begin));
+    cudaEventDestroy(event_of(pair.end));
   }
-  for (cudaEvent_t event : free_) cudaEventDestroy(event);
+  for (void* event : free_) cudaEventDestroy(event_of(event));
 }
 
-cudaEvent_t Profile::record() {
+void* Profile::record() {
   cudaEvent_t event = nullptr;
   if (free_.empty()) {
     require(cudaEventCreate(&event));
   } else {
-    event = free_.back();
+    event = event_of(free_.back());
     free_.pop_back();
   }
-  require(cudaEventRecord(event, stream_));
+  require(cudaEventRecord(event, stream_of(stream_)));
   return event;
 }
 
 void Profile::around(const std::string& name, const std::function<void()>& call) {
   if (!enabled_) return call();
-  cudaEvent_t begin = record();
+  void* begin = record();
   call();
   pairs_.push_back({name, begin, record()});
 }
 
 std::map<std::string, Profile::Entry> Profile::take() {
-  require(cudaStreamSynchronize(stream_));
+  require(cudaStreamSynchronize(stream_of(stream_)));
   std::map<std::string, Entry> entries;
   for (const Pair& pair : pairs_) {
     float ms = 0;
-    require(cudaEventElapsedTime(&ms, pair.begin, pair.end));
+    require(cudaEventElapsedTime(&ms, event_of(pair.begin), event_of(pair.end)));
     Entry& entry = entries[pair.name];
     entry.ms += static_cast<double>(ms);
     ++entry.calls;

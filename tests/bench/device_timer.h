@@ -1,7 +1,6 @@
-// Times of device work, by events on its stream.
+// Times of device work, by events on its stream. Handles of CUDA are void* here, so that what uses this
+// compiles without CUDA's headers. Errors are std::runtime_error with CUDA's own words.
 #pragma once
-
-#include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <functional>
@@ -12,15 +11,12 @@
 
 namespace coat::bench {
 
-// Throws std::runtime_error with CUDA's own words.
-void require(cudaError_t status);
-
 // Median milliseconds of one call, over `repeats` samples after three calls that warm up. Short calls are
 // made several times a sample, one behind the other.
-double median_ms(const std::function<void()>& call, int repeats, cudaStream_t stream);
+double median_ms(const std::function<void()>& call, int repeats, void* stream);
 
 // GB/s of a device-to-device copy of 2 GiB, bytes read and written.
-double copy_bandwidth(cudaStream_t stream);
+double copy_bandwidth(void* stream);
 
 // "NVIDIA H200, 143155 MiB, driver for CUDA 13000, runtime 13000", and today's date in UTC.
 std::string device_line();
@@ -29,7 +25,7 @@ std::string date_line();
 // Sums of the time between pairs of events, by name. One stream.
 class Profile {
  public:
-  explicit Profile(cudaStream_t stream) : stream_(stream) {}
+  explicit Profile(void* stream) : stream_(stream) {}
   void enable(bool enabled) { enabled_ = enabled; }
   Profile(const Profile&) = delete;
   Profile& operator=(const Profile&) = delete;
@@ -44,13 +40,13 @@ class Profile {
   std::map<std::string, Entry> take();
 
  private:
-  cudaEvent_t record();
-  cudaStream_t stream_;
+  void* record();
+  void* stream_;
   bool enabled_ = true;
-  std::vector<cudaEvent_t> free_;
+  std::vector<void*> free_;  // events
   struct Pair {
     std::string name;
-    cudaEvent_t begin, end;
+    void *begin, *end;
   };
   std::vector<Pair> pairs_;
 };

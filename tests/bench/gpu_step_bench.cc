@@ -105,7 +105,7 @@ void print_profile(Profile& profile, double step_ms) {
 }
 
 void run_recipe(const Options& options, const std::string& recipe_name) {
-  Profile profile(static_cast<cudaStream_t>(cuda_device::current_stream(kDevice)));
+  Profile profile(cuda_device::current_stream(kDevice));
   const TimedKernels timed(kernels::cuda_kernels(), profile);
   const auto tokens = static_cast<double>(options.sequences * options.length);
   cuda_device::reset_peak(kDevice);

@@ -40,7 +40,7 @@ class Bench {
     std::printf("copy of 2 GiB: %.0f GB/s\n\n%-44s %10s %10s %10s %8s\n", copy_, "kernel", "ms", "GB", "GB/s",
                 "of copy");
   }
-  cudaStream_t queue() const { return static_cast<cudaStream_t>(stream_.handle); }
+  void* queue() const { return stream_.handle; }
 
   void bytes(const char* name, std::int64_t moved, const std::function<void()>& call) {
     if (!wanted(name)) return;
