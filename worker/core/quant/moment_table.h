@@ -136,15 +136,16 @@ constexpr std::int32_t nearest_code(const float* boundaries, float ratio) {
 }
 
 // Up with p = (ratio - lo) / (hi - lo), where lo and hi are the neighbouring decoded values and `uniform`
-// lies in (0, 1): unbiased in the value itself (COAT.md 5.4). `last` is count - 1.
+// lies in (0, 1): unbiased in the value itself (COAT.md 5.4). Large numbers round up, as they do octave codes
+// and weights. `last` is count - 1.
 template <int kBits>
 constexpr std::int32_t stochastic_code(const float* values, std::int32_t last, float ratio, float uniform) {
   std::int32_t code = 0;
   for (std::int32_t step = 1 << (kBits - 1); step > 0; step >>= 1)
     code += values[code + step] <= ratio ? step : 0;
   code = code < last ? code : last - 1;
-  const float low = values[code];
-  return code + (uniform * (values[code + 1] - low) < ratio - low ? 1 : 0);
+  const float high = values[code + 1];
+  return code + (uniform * (high - values[code]) > high - ratio ? 1 : 0);
 }
 
 }  // namespace coat

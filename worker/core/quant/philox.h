@@ -74,8 +74,8 @@ constexpr std::uint32_t rounding_half(std::uint32_t word, std::uint32_t half) {
 // moments' by 2^-7.
 constexpr std::uint32_t weight_rounding_bits(std::uint32_t bits) { return (bits & 0xFFu) << 8 | bits >> 8; }
 
-// The middle of the 2^-16th of (0, 1) that 16 bits name, exact in FP32: rounding up with `uniform < p` then
-// has the probability p to the nearest 2^-16, never for p = 0 and always for p = 1.
+// The middle of the 2^-16th of (0, 1) that 16 bits name, exact in FP32: rounding up with `uniform > 1 - p`
+// then has the probability p to the nearest 2^-16, never for p = 0 and always for p = 1.
 constexpr float rounding_uniform(std::uint32_t bits) {
   return static_cast<float>(static_cast<std::int32_t>(2 * bits + 1)) * 0x1p-17f;
 }

@@ -161,7 +161,7 @@ struct ExpandedE4M3 {
     const float inverse = __uint_as_float(words.x), k = __uint_as_float(words.y);
     const auto* row = reinterpret_cast<const char*>(table.values) + words.z;
     const auto value = [row](std::uint32_t offset) { return *reinterpret_cast<const float*>(row + offset); };
-    float ratio[kQuad], low[kQuad], span[kQuad];
+    float ratio[kQuad], low[kQuad], high[kQuad];
     std::uint32_t offset[kQuad], codes[kQuad];
     bool wrong = false;
 #pragma unroll
@@ -169,20 +169,21 @@ struct ExpandedE4M3 {
       ratio[i] = ratio_within_one(fabsf(quad.x[i]), inverse);
       offset[i] = guess(k, ratio[i]);
       low[i] = value(offset[i]);
-      span[i] = value(offset[i] + 4) - low[i];
-      wrong |= ratio[i] - low[i] > span[i];
+      high[i] = value(offset[i] + 4);
+      wrong |= ratio[i] > high[i];
     }
     if (wrong) {
 #pragma unroll
       for (int i = 0; i < kQuad; ++i) {
-        offset[i] += value(offset[i] + 4) <= ratio[i] && offset[i] < 4 * (kLast - 1) ? 4 : 0;
+        offset[i] += high[i] <= ratio[i] && offset[i] < 4 * (kLast - 1) ? 4 : 0;
         low[i] = value(offset[i]);
-        span[i] = value(offset[i] + 4) - low[i];
+        high[i] = value(offset[i] + 4);
       }
     }
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
-      codes[i] = offset[i] + (uniform_of<kHalf>(random.word[i]) * span[i] < ratio[i] - low[i] ? 4u : 0u);
+      const bool up = uniform_of<kHalf>(random.word[i]) * (high[i] - low[i]) > high[i] - ratio[i];
+      codes[i] = offset[i] + (up ? 4u : 0u);
     }
     const std::uint32_t packed = codes[0] >> 2 | codes[1] << 6 | codes[2] << 14 | codes[3] << 22;
     return kSigned ? packed | signs_of(quad) : packed;

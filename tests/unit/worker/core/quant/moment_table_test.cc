@@ -256,7 +256,7 @@ TEST(MomentTableTest, StochasticRoundingKeepsWhatIsExact) {
   for (const int row : {2, 16, 37, 255}) {
     const float* values = e4m3().values(row);
     for (int code = 0; code < e4m3().count(); ++code) {
-      for (const float uniform : {0.0f, 0.5f, 1 - 0x1p-24f}) {
+      for (const float uniform : {0x1p-17f, 0.5f, 1 - 0x1p-17f}) {
         ASSERT_EQ(stochastic_code<7>(values, 126, values[code], uniform), code);
       }
     }
