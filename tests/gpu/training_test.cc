@@ -11,6 +11,7 @@
 #include "tests/unit/worker/core/train/fixture.h"
 #include "worker/core/base/cuda_device.h"
 #include "worker/core/base/error.h"
+#include "worker/core/quant/weight_format.h"
 #include "worker/core/train/memory_meter.h"
 #include "worker/core/train/sample_from.h"
 #include "worker/core/train/training_run.h"
@@ -72,6 +73,22 @@ class TrainingTest : public ::testing::TestWithParam<const char*> {
   std::optional<train::SummaryReport> summary_;
 };
 
+// An element of a parameter, however it is stored.
+float value_of(const Parameter& parameter, std::int64_t i) {
+  if (!parameter.residual.defined()) return parameter.value.const_data_ptr<float>()[i];
+  return join_weight(parameter.value.const_data_ptr<at::BFloat16>()[i].x,
+                     parameter.residual.const_data_ptr<std::int8_t>()[i]);
+}
+void set_value(Parameter& parameter, std::int64_t i, float value) {
+  if (!parameter.residual.defined()) {
+    parameter.value.mutable_data_ptr<float>()[i] = value;
+    return;
+  }
+  const SplitWeight split = split_weight(value);
+  parameter.value.mutable_data_ptr<at::BFloat16>()[i].x = split.bf16;
+  parameter.residual.mutable_data_ptr<std::int8_t>()[i] = split.residual;
+}
+
 // The CPU's model with every weight moved by a unit roundoff of BF16, up or down: as much as one more
 // rounding of each product would change it.
 train::ModelFactory rounded_once_more() {
@@ -79,10 +96,10 @@ train::ModelFactory rounded_once_more() {
     auto model = train::llama_factory(kCpu)(spec, kernels);
     std::uint32_t state = 1;
     for (Parameter* parameter : model->parameters().all()) {
-      float* values = parameter->value.mutable_data_ptr<float>();
       for (std::int64_t i = 0; i < parameter->value.numel(); ++i) {
         state = state * 1664525u + 1013904223u;
-        values[i] *= 1.0f + (state >> 31 != 0 ? 0x1p-9f : -0x1p-9f);
+        const float factor = 1.0f + (state >> 31 != 0 ? 0x1p-9f : -0x1p-9f);
+        set_value(*parameter, i, value_of(*parameter, i) * factor);
       }
     }
     return model;
@@ -125,7 +142,12 @@ TEST_P(TrainingTest, ASeedGivesTheSameWeights) {
   const auto gpu = train::llama_factory(kGpu)(spec_, train::kernels_for(kGpu));
   for (std::size_t i = 0; i < cpu->parameters().all().size(); ++i) {
     const Parameter& expected = *cpu->parameters().all()[i];
-    EXPECT_TRUE(expected.value.equal(gpu->parameters().all()[i]->value.cpu())) << expected.name;
+    const Parameter& found = *gpu->parameters().all()[i];
+    EXPECT_TRUE(expected.value.equal(found.value.cpu())) << expected.name;
+    EXPECT_EQ(expected.residual.defined(), found.residual.defined()) << expected.name;
+    if (expected.residual.defined()) {
+      EXPECT_TRUE(expected.residual.equal(found.residual.cpu())) << expected.name;
+    }
   }
 }
 
