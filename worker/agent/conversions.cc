@@ -122,6 +122,11 @@ v1::QuantizationError to_message(const protocol::QuantizationError& error) {
   message.set_saturated_fraction(error.saturated_fraction);
   message.set_underflow_fraction(error.underflow_fraction);
   message.set_mean_expansion(error.mean_expansion);
+  for (const protocol::ExpansionShare& step : error.expansion) {
+    v1::ExpansionShare* share = message.add_expansion();
+    share->set_below(step.below);
+    share->set_share(step.share);
+  }
   return message;
 }
 

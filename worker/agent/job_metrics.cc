@@ -1,6 +1,8 @@
 #include "worker/agent/job_metrics.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <string>
 
 namespace coat::agent {
 namespace {
@@ -11,6 +13,13 @@ void follow(Metrics& metrics, const char* name, const char* help, const std::str
             double* known) {
   metrics.add_counter(name, help, {{"job", job}}, std::max(0.0, value - *known));
   *known = std::max(*known, value);
+}
+
+// As short as a label can be: "0.5", "16".
+std::string label_of(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
 }
 
 }  // namespace
@@ -99,6 +108,12 @@ void JobMetrics::export_step(const std::string& job, const protocol::Step& step,
     metrics_.set_gauge("coat_job_quant_expansion_exponent",
                        "Mean expansion exponent k over the groups of a tensor class",
                        {{"job", job}, {"tensor_class", error.tensor_class}}, error.mean_expansion);
+    for (const protocol::ExpansionShare& share : error.expansion) {
+      metrics_.set_gauge("coat_job_quant_expansion_below_ratio",
+                         "Share of a tensor class's groups whose expansion exponent k is below the label's",
+                         {{"job", job}, {"tensor_class", error.tensor_class}, {"k", label_of(share.below)}},
+                         share.share);
+    }
   }
 }
 

@@ -10,6 +10,13 @@ namespace coat::protocol {
 
 // visit(name, field) for each field of `message`, in the order in which they are written.
 template <typename Message, typename Visit>
+requires std::is_same_v<std::remove_const_t<Message>, ExpansionShare>
+void for_each_field(Message& message, Visit&& visit) {
+  visit("below", message.below);
+  visit("share", message.share);
+}
+
+template <typename Message, typename Visit>
 requires std::is_same_v<std::remove_const_t<Message>, QuantizationError>
 void for_each_field(Message& message, Visit&& visit) {
   visit("tensor_class", message.tensor_class);
@@ -18,6 +25,7 @@ void for_each_field(Message& message, Visit&& visit) {
   visit("saturated_fraction", message.saturated_fraction);
   visit("underflow_fraction", message.underflow_fraction);
   visit("mean_expansion", message.mean_expansion);
+  visit("expansion", message.expansion);
 }
 
 template <typename Message, typename Visit>

@@ -14,6 +14,12 @@
 namespace coat::protocol {
 
 // Names as in coat.v1.QuantizationError.
+struct ExpansionShare {
+  double below = 0;
+  double share = 0;
+  bool operator==(const ExpansionShare&) const = default;
+};
+
 struct QuantizationError {
   std::string tensor_class;
   std::string format;
@@ -21,6 +27,7 @@ struct QuantizationError {
   double saturated_fraction = 0;
   double underflow_fraction = 0;
   double mean_expansion = 0;
+  std::vector<ExpansionShare> expansion;
   bool operator==(const QuantizationError&) const = default;
 };
 

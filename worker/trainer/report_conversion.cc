@@ -11,7 +11,11 @@ std::vector<protocol::QuantizationError> to_message(const std::vector<train::Qua
                       .relative_error = figure.relative_error,
                       .saturated_fraction = figure.saturated_fraction,
                       .underflow_fraction = figure.underflow_fraction,
-                      .mean_expansion = figure.mean_expansion});
+                      .mean_expansion = figure.mean_expansion,
+                      .expansion = {}});
+    for (const train::ExpansionShare& step : figure.expansion) {
+      errors.back().expansion.push_back({step.below, step.share});
+    }
   }
   return errors;
 }

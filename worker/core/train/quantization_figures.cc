@@ -12,7 +12,13 @@ QuantizationFigure figure(const char* tensor_class, const std::string& format,
   if (sums.error_squared != 0) result.relative_error = std::sqrt(sums.error_squared / sums.reference_squared);
   result.saturated_fraction = sums.saturated / sums.elements;
   result.underflow_fraction = sums.underflowed / sums.elements;
-  if (sums.k_groups > 0) result.mean_expansion = sums.k_sum / sums.k_groups;
+  if (sums.k_groups == 0) return result;
+  result.mean_expansion = sums.k_sum / sums.k_groups;
+  double groups = 0;
+  for (std::size_t bucket = 0; bucket < sums.k_histogram.size(); ++bucket) {
+    groups += sums.k_histogram[bucket];
+    result.expansion.push_back({kernels::exponent_bucket_end(bucket), groups / sums.k_groups});
+  }
   return result;
 }
 

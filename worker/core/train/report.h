@@ -9,6 +9,12 @@
 
 namespace coat::train {
 
+// A step of the cumulative histogram of expansion exponents.
+struct ExpansionShare {
+  double below = 0;  // an exponent k
+  double share = 0;  // of the groups, whose k is smaller
+};
+
 struct QuantizationFigure {
   // "activation", "weight", "gradient", "moment1", "moment2", or "update": m / (sqrt(v) + eps) of both
   // moments
@@ -17,7 +23,8 @@ struct QuantizationFigure {
   double relative_error = 0;      // ||x_hat - x|| / ||x||
   double saturated_fraction = 0;  // of elements
   double underflow_fraction = 0;
-  double mean_expansion = 0;  // mean exponent k over groups; 0 where nothing is expanded
+  double mean_expansion = 0;              // mean exponent k over groups; 0 where nothing is expanded
+  std::vector<ExpansionShare> expansion;  // by rising `below`; empty where nothing is expanded
 };
 
 // Bytes by the closed-form ledger; the same job with recipe bf16 beside it.

@@ -22,7 +22,7 @@ class JobMetricsTest : public ::testing::Test {
     state.step->tokens = tokens;
     state.step->loss = 2.5;
     state.step->memory_bytes = 100;
-    state.step->quantization.push_back({"moment1", "e4m3", 0.02, 0.25, 0.125, 1.5});
+    state.step->quantization.push_back({"moment1", "e4m3", 0.02, 0.25, 0.125, 1.5, {{1.5, 0.625}, {16, 1}}});
     return state;
   }
   std::string scraped() { return prometheus::TextSerializer().Serialize(metrics_.registry()->Collect()); }
@@ -52,6 +52,8 @@ TEST_F(JobMetricsTest, AStepsFiguresAreShown) {
   EXPECT_TRUE(
       shows("coat_job_quant_underflow_ratio{format=\"e4m3\",job=\"a\",tensor_class=\"moment1\"} 0.125"));
   EXPECT_TRUE(shows("coat_job_quant_expansion_exponent{job=\"a\",tensor_class=\"moment1\"} 1.5"));
+  EXPECT_TRUE(
+      shows("coat_job_quant_expansion_below_ratio{job=\"a\",k=\"1.5\",tensor_class=\"moment1\"} 0.625"));
   EXPECT_TRUE(shows("coat_job_last_checkpoint_timestamp_seconds{job=\"a\"} 1000"));
   EXPECT_TRUE(shows("coat_job_checkpoint_seconds{job=\"a\"} 0.5"));
 }

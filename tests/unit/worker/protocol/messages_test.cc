@@ -25,7 +25,8 @@ Estimate sample_estimate() {
 }
 
 std::vector<QuantizationError> sample_errors() {
-  return {{"activation", "e4m3", 0.021, 1e-7, 0.25, 0}, {"moment2", "e4m3", 0.011, 0, 0, 9.5}};
+  return {{"activation", "e4m3", 0.021, 1e-7, 0.25, 0, {}},
+          {"moment2", "e4m3", 0.011, 0, 0, 9.5, {{8, 0.5}, {16, 1}}}};
 }
 
 Step sample_step() {

@@ -1,5 +1,6 @@
 #include "worker/core/train/step_runner.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -180,6 +181,13 @@ TEST_F(StepRunnerTest, QuantizationIsMeasuredWhenItIsDue) {
     EXPECT_EQ(result->quantization[1].tensor_class, "moment1");
     EXPECT_EQ(result->quantization[2].tensor_class, "moment2");
     EXPECT_GT(result->quantization[2].mean_expansion, 0);
+    const auto& histogram = result->quantization[2].expansion;
+    ASSERT_FALSE(histogram.empty());
+    EXPECT_TRUE(std::is_sorted(histogram.begin(), histogram.end(), [](const auto& a, const auto& b) {
+      return a.below < b.below && a.share <= b.share;
+    }));
+    EXPECT_EQ(histogram.back().share, 1.0);
+    EXPECT_TRUE(result->quantization[0].expansion.empty());
     EXPECT_EQ(result->quantization[3].tensor_class, "update");
     EXPECT_EQ(result->quantization[3].format, "octave8+octave8-unsigned");
   }
