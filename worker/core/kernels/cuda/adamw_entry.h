@@ -7,9 +7,11 @@
 #include "worker/core/quant/philox.h"
 #include "worker/core/quant/weight_format.h"
 
-namespace coat::kernels::cuda {
-
+namespace coat {
 struct OctaveTables;
+}  // namespace coat
+
+namespace coat::kernels::cuda {
 
 // How one moment is stored.
 struct MomentStore {

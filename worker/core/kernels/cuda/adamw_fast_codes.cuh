@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "worker/core/kernels/cuda/adamw_parts.cuh"
-#include "worker/core/kernels/cuda/octave_tables.h"
+#include "worker/core/quant/octave_tables.h"
 
 namespace coat::kernels::cuda::adamw_fast {
 
@@ -206,19 +206,12 @@ __device__ inline uint4 octave_decoder(const OctaveTables& tables, int row) {
   return {entry.x, entry.z, 0, entry.y};  // the last two: an addend of 64 bits
 }
 
-// choose_octave_row(), from where the smallest ratio's bucket starts. The first level may lie above it.
+// In the first level the smallest may have no code.
 __device__ inline Encoding octave_encoder(const OctaveTables& tables, const Range& range) {
   const float inverse = inverse_of(range.largest);
   const float ratio = ratio_within_one(__uint_as_float(range.smallest), inverse);
-  const auto* firsts = reinterpret_cast<const std::uint8_t*>(&tables.first_level);
-  const auto* levels = reinterpret_cast<const uint4*>(&tables.levels);
-  const unsigned first = firsts[__float_as_uint(ratio) >> OctaveTables::kBucketShift];
-  unsigned level = first;
-#pragma unroll
-  for (unsigned i = 1; i <= OctaveTables::kMostInBucket; ++i) {
-    level += __uint_as_float(levels[first + i].x) <= ratio ? 1 : 0;
-  }
-  const uint4 entry = levels[level];
+  const unsigned level = tables.level(ratio);
+  const uint4 entry = reinterpret_cast<const uint4*>(&tables.levels)[level];
   return {static_cast<int>(range.largest == 0 ? kLastRow : entry.y),
           level > 0,
           {__float_as_uint(inverse), 2 * entry.y, entry.w, entry.z}};

@@ -7,8 +7,8 @@
 
 #include "worker/core/base/cuda_device.h"
 #include "worker/core/kernels/cuda/check.h"
-#include "worker/core/kernels/cuda/octave_tables.h"
 #include "worker/core/quant/moment_table.h"
+#include "worker/core/quant/octave_tables.h"
 
 namespace coat::kernels::cuda {
 namespace {

@@ -12,9 +12,11 @@
 
 #include "worker/core/quant/moment_format.h"
 
-namespace coat::kernels::cuda {
-
+namespace coat {
 struct OctaveTables;
+}  // namespace coat
+
+namespace coat::kernels::cuda {
 
 // Device memory that grows and never shrinks. Growing waits for the device.
 class DeviceBuffer {

@@ -1,4 +1,5 @@
-// What the fast optimizer step looks up for octave codes (quant/octave_code.h), in device memory.
+// Octave codes (octave_code.h) as a step looks them up that has no time to search: the row of a group by two
+// comparisons, and what encoding and decoding in it need. Pure; CUDA kernels hold a copy and call level().
 #pragma once
 
 #include <array>
@@ -6,7 +7,7 @@
 
 #include "worker/core/quant/octave_rows.h"
 
-namespace coat::kernels::cuda {
+namespace coat {
 
 // A row n that groups take, from which smallest ratio on.
 struct alignas(16) OctaveLevel {
@@ -31,7 +32,16 @@ struct alignas(16) OctaveTables {
   std::array<OctaveLevel, kOctaveRows + 1 + kMostInBucket> levels;  // rising; those after the last hold none
   std::array<std::uint8_t, kBuckets> first_level;                   // of a bucket
 
-  static OctaveTables of(int top);
+  // The level whose n is choose_octave_row()'s, or the first where that lies below it.
+  constexpr unsigned level(float smallest_ratio) const {
+    const unsigned first = first_level[std::bit_cast<std::uint32_t>(smallest_ratio) >> kBucketShift];
+    unsigned level = first;
+    for (unsigned i = 1; i <= kMostInBucket; ++i)
+      level += levels[first + i].reach <= smallest_ratio ? 1u : 0u;
+    return level;
+  }
+
+  static OctaveTables of(int top);  // 127 or 255
 };
 
-}  // namespace coat::kernels::cuda
+}  // namespace coat

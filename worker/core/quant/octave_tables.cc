@@ -1,8 +1,8 @@
-#include "worker/core/kernels/cuda/octave_tables.h"
+#include "worker/core/quant/octave_tables.h"
 
 #include <stdexcept>
 
-namespace coat::kernels::cuda {
+namespace coat {
 namespace {
 
 void fill_levels(int top, OctaveTables& tables) {
@@ -49,4 +49,4 @@ OctaveTables OctaveTables::of(int top) {
   return tables;
 }
 
-}  // namespace coat::kernels::cuda
+}  // namespace coat
