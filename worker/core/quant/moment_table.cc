@@ -189,11 +189,20 @@ void MomentTable::fill_octaves() {
   for (int row = 0; row < kMomentRows; ++row) {
     const int n = octave_row_used(top, row);
     float* boundaries = boundaries_.data() + row * width_;
-    for (int code = 0; code <= top; ++code) values_.push_back(octave_value(top, n, code));
+    for (int code = 0; code <= top; ++code) {
+      values_.push_back(octave_value(top, n, code));
+      unstretched_.push_back(octave_unstretched(top, n, code));
+    }
     for (int code = 0; code < top; ++code) {
       boundaries[code] = (octave_value(top, n, code) + octave_value(top, n, code + 1)) / 2.0f;
     }
   }
+}
+
+float MomentTable::stretch(int row) const {
+  if (!is_octave(code_)) return 1.0f;
+  const int top = octave_top(code_);
+  return octave_tail(top, octave_row_used(top, row)).stretch;
 }
 
 double MomentTable::exponent(int row) const {

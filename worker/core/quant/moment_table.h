@@ -40,6 +40,12 @@ class MomentTable {
 
   // `width` floats, strictly increasing from 0 to 1 at code count - 1; infinite beyond.
   const float* values(int row) const { return values_.data() + row * width_; }
+  // The same in two factors, for a reader who multiplies by amax anyway: values(row)[c] is
+  // unstretched(row)[c] * stretch(row), at most 1. stretch is 1 but for octave codes with signs.
+  const float* unstretched(int row) const {
+    return (unstretched_.empty() ? values_ : unstretched_).data() + row * width_;
+  }
+  float stretch(int row) const;
   // [c] is where codes c and c + 1 meet when rounding to nearest; NaN from count - 1 on: no ratio passes
   // them.
   const float* boundaries(int row) const { return boundaries_.data() + row * width_; }
@@ -55,6 +61,7 @@ class MomentTable {
   MomentCode code_;
   int count_, width_, first_row_;
   std::vector<float> values_, boundaries_;
+  std::vector<float> unstretched_;  // empty: values_
 };
 
 // The largest row whose limit in `limits` (256 falling values) holds R = amax / amin, at least first_row.

@@ -12,10 +12,13 @@
 // ratios far from it; n = 127 is linear. n is the largest that lets code 1 reach the group's smallest
 // magnitude, as all smaller n do (OctaveRows), so that a value that is not zero never becomes zero.
 //
+// A step of the optimizer reads a moment as two factors: f(c) - f(0), or f(c) without signs, and amax / (1 -
+// f(0)) or amax.
+//
 // Encoding: position = top + n (bits of y - one) / 2^23, where y = |x| / amax without signs and
-// |x| / amax (1 - f(0)) + f(0) with them. n is whole, so the borders of octaves are codes, and between two
-// neighbouring codes the position is linear in the value: rounding it up with its fraction as probability is
-// stochastic rounding in the value domain (COAT.md 5.4), p to 2^-16.
+// |x| / amax (1 - f(0)) + f(0) with them, by one multiply-add of |x|. n is whole, so the borders of octaves
+// are codes, and between two neighbouring codes the position is linear in the value: rounding it up with its
+// fraction as probability is stochastic rounding in the value domain (COAT.md 5.4), p to 2^-16.
 //
 // All functions are pure; CUDA kernels call them.
 #pragma once
@@ -54,29 +57,41 @@ constexpr std::uint32_t octave_floor(int top, int n) {
   return kOneBits - (static_cast<std::uint32_t>(top) << 23) / static_cast<std::uint32_t>(n);
 }
 
-// The gradual underflow of codes with signs: y = ratio * rest + start, with one rounding (fma), and back.
+// The gradual underflow of codes with signs, of others none.
 struct OctaveTail {
-  float start;    // f(0)
-  float rest;     // 1 - f(0)
+  float start;    // f(0), or 0
+  float rest;     // 1 - start
   float stretch;  // 1 / rest, or the float above where that would not bring 1 to 1
 };
-constexpr OctaveTail octave_tail(int n) {
-  const auto start = std::bit_cast<float>(octave_floor(127, n));
+constexpr OctaveTail octave_tail(int top, int n) {
+  if (top != 127) return {0.0f, 1.0f, 1.0f};
+  const auto start = std::bit_cast<float>(octave_floor(top, n));
   const float rest = 1.0f - start, inverse = 1.0f / rest;
   const float above = std::bit_cast<float>(std::bit_cast<std::uint32_t>(inverse) + 1);
   return {start, rest, rest * inverse < 1.0f ? above : inverse};
 }
-constexpr float octave_stretched(float value, const OctaveTail& tail) {
-  const float stretched = (value - tail.start) * tail.stretch;
+
+// The magnitude of a code relative to amax / stretch: f(c) - start.
+constexpr float octave_unstretched(int top, int n, int code) {
+  const std::uint32_t step = octave_step(n), above = octave_offset(step, code);
+  if (code == 0) return 0.0f;
+  if (top == 127) return std::bit_cast<float>(octave_floor(top, n) + above) - octave_tail(top, n).start;
+  return std::bit_cast<float>(kOneBits - octave_offset(step, top) + above);
+}
+// The same relative to amax.
+constexpr float octave_value(int top, int n, int code) {
+  const float stretched = octave_unstretched(top, n, code) * octave_tail(top, n).stretch;
   return stretched < 1.0f ? stretched : 1.0f;
 }
 
-// The magnitude of a code relative to amax.
-constexpr float octave_value(int top, int n, int code) {
-  const std::uint32_t step = octave_step(n), above = octave_offset(step, code);
-  if (code == 0) return 0.0f;
-  if (top == 127) return octave_stretched(std::bit_cast<float>(octave_floor(top, n) + above), octave_tail(n));
-  return std::bit_cast<float>(kOneBits - octave_offset(step, top) + above);
+// y = |x| * slope + start, with one rounding (fma), and at most 1. `inverse`: 1 / amax rounded up, of
+// ratio_scale().
+//
+// The two units make up for the roundings of slope, of rest and of the ratio |x| * inverse: y of amax is 1,
+// and y is at least ratio * rest + start, so that what OctaveRows::reach() says of a ratio holds for the
+// magnitude.
+constexpr float octave_slope(float inverse, float rest) {
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(inverse * rest) + 2);
 }
 
 // The position of `y`, at most 1, in 2^-24: code in the upper byte.

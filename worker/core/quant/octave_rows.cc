@@ -7,9 +7,8 @@ namespace coat {
 namespace {
 
 bool has_code(int top, int n, float ratio) {
-  const OctaveTail tail = octave_tail(n);
-  const float y = top == 127 ? std::fma(ratio, tail.rest, tail.start) : ratio;
-  return stochastic_octave_code(top, n, y, 0) >= 1;
+  const OctaveTail tail = octave_tail(top, n);
+  return stochastic_octave_code(top, n, std::fma(ratio, tail.rest, tail.start), 0) >= 1;
 }
 
 // The smallest float with a code: positive floats are ordered as their bits are.

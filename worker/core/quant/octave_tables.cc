@@ -42,7 +42,7 @@ OctaveTables OctaveTables::of(int top) {
     const int n = octave_row_used(top, row);
     const std::uint32_t step = octave_step(n);
     const std::uint32_t base = top == 127 ? octave_floor(top, n) : kOneBits - octave_offset(step, top);
-    tables.decoding[static_cast<std::size_t>(row)] = {step, base, octave_tail(n).stretch};
+    tables.decoding[static_cast<std::size_t>(row)] = {step, base, octave_tail(top, n).stretch};
   }
   fill_levels(top, tables);
   fill_buckets(tables);

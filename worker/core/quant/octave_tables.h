@@ -17,7 +17,7 @@ struct alignas(16) OctaveLevel {
   std::uint32_t base;  // of positions: `top` in the upper byte less 2 n times the bits of 1
 };
 
-// Decoding in row n: a code is octave_offset(step) above `base`; of codes with signs the tail's stretch.
+// Decoding in row n: a code is octave_offset(step) above `base`; and the tail's stretch.
 struct alignas(16) OctaveDecoding {
   std::uint32_t step, base;
   float stretch;

@@ -51,17 +51,15 @@ constexpr float philox_uniform(std::uint32_t word) {
 // elements.
 inline constexpr int kRoundingRounds = 7;
 
-// Where the bits of element `index` of a parameter are: half `half` of word `word` of block `block`. Elements
-// i and i + 128 of 256 share a word, so that a warp that holds four neighbours a thread needs one block for
-// two groups of 128.
+// Where the bits of element `index` of a parameter are: half `half` of word `word` of block `block`.
 struct RoundingPlace {
-  static constexpr std::uint64_t kTile = 256, kHalf = 128, kBlocksOfTile = 32;
+  static constexpr std::uint64_t kElements = 8;  // of a block
   std::uint64_t block;
   std::uint32_t word, half;
 
   static constexpr RoundingPlace of(std::uint64_t index) {
-    return {index / kTile * kBlocksOfTile + index % kHalf / 4, static_cast<std::uint32_t>(index % 4),
-            static_cast<std::uint32_t>(index / kHalf % 2)};
+    return {index / kElements, static_cast<std::uint32_t>(index % 4),
+            static_cast<std::uint32_t>(index / 4 % 2)};
   }
 };
 

@@ -6,9 +6,11 @@
 //   m = beta1 m + (1 - beta1) g          v = beta2 v + (1 - beta2) g^2
 //   value -= learning_rate * (m / ((sqrt(v) / sqrt(bias_correction2) + eps) * bias_correction1) + decay *
 //   value)
+// as value = keep value - m / (sqrt(v) / s + eps' / s), with s = learning_rate sqrt(bias_correction2) /
+// bias_correction1 and eps' = eps sqrt(bias_correction2): the step's size costs nothing in the denominator.
 // The value is updated from the new moments before they are quantized; quantization changes only what is
 // stored for the next step. beta1 m of a quantized m is (beta1 amax) times what the code stands for relative
-// to amax, added by one multiply-add; v likewise.
+// to amax, added by one multiply-add (MomentTable::unstretched()); v likewise.
 //
 // Rounding takes its random numbers from PhiloxStream{seed, step, tensor.id} (quant/philox.h), element i of
 // the tensor those of index first_index + i, so equal arguments give equal bits however a parameter is cut
@@ -17,6 +19,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "worker/core/kernels/api/error_sums.h"
@@ -64,19 +67,24 @@ struct AdamWArgs {
 // A step's scalars as the element loops use them.
 struct UpdateScalars {
   float beta1, beta2;
-  float rest1;      // 1 - beta1; times the gradient scale: the factor of gradients
-  float square;     // (1 - beta2) / (1 - beta1)^2
-  float eps, step;  // eps' and step above
+  float rest1;              // 1 - beta1; times the gradient scale: the factor of gradients
+  float square;             // (1 - beta2) / (1 - beta1)^2
+  float inverse_step, eps;  // 1 / s and eps' / s above; s = 0: such that the denominator is infinite
 };
 inline UpdateScalars update_scalars(const AdamWArgs& args) {
   const double root = std::sqrt(args.bias_correction2);
   const double rest1 = 1.0 - double{args.beta1}, rest2 = 1.0 - double{args.beta2};
+  const double step = double{args.learning_rate} * root / args.bias_correction1;
+  const auto per_step = [step](double x, float otherwise) {
+    constexpr float kMost = std::numeric_limits<float>::max();
+    return x < step * double{kMost} ? static_cast<float>(x / step) : otherwise;
+  };
   return {args.beta1,
           args.beta2,
           static_cast<float>(rest1),
           static_cast<float>(rest2 / (rest1 * rest1)),
-          static_cast<float>(double{args.eps} * root),
-          static_cast<float>(double{args.learning_rate} * root / args.bias_correction1)};
+          per_step(1.0, std::numeric_limits<float>::max()),
+          per_step(double{args.eps} * root, std::numeric_limits<float>::infinity())};
 }
 // What decay leaves of a value.
 inline float value_kept(const AdamWArgs& args, bool decay) {

@@ -30,8 +30,7 @@ void update(const UpdateScalars& s, float gradient_factor, float kept, std::int6
     const float h = gradient_factor * gradient[i];
     m[i] = std::fma(m[i], m_scale[i], h);
     v[i] = std::fma(v[i], v_scale[i], s.square * h * h);
-    const float direction = m[i] * (1.0f / (std::sqrt(v[i]) + s.eps));
-    value[i] = std::fma(-s.step, direction, kept * value[i]);
+    value[i] = std::fma(-m[i], 1.0f / std::fma(std::sqrt(v[i]), s.inverse_step, s.eps), kept * value[i]);
   }
 }
 

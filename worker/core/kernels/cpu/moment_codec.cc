@@ -71,13 +71,16 @@ void encode_stochastic(const float* __restrict in, const float* __restrict ratio
 
 // `random` is nullptr for rounding to nearest.
 template <bool kSigned>
-void encode_octaves(const float* __restrict in, const float* __restrict ratio, int row,
-                    const std::uint32_t* __restrict random, std::int64_t n, Code* __restrict out) {
+void encode_octaves(const float* __restrict in, float amax, int row, const std::uint32_t* __restrict random,
+                    std::int64_t n, Code* __restrict out) {
   constexpr int kTop = kSigned ? 127 : 255;
   const int codes = octave_row_used(kTop, row);
-  const OctaveTail tail = octave_tail(codes);
+  const OctaveTail tail = octave_tail(kTop, codes);
+  const RatioScale scale = ratio_scale(amax);
+  const float slope = octave_slope(scale.inverse, tail.rest);
   for (std::int64_t i = 0; i < n; ++i) {
-    const float y = kSigned ? std::fma(ratio[i], tail.rest, tail.start) : ratio[i];
+    const float line = std::fma(std::fabs(in[i]) * scale.up, slope, tail.start);
+    const float y = line < 1.0f ? line : 1.0f;
     const std::int32_t code = random == nullptr ? nearest_octave_code(kTop, codes, y)
                                                 : stochastic_octave_code(kTop, codes, y, random[i]);
     out[i] = finished<kSigned>(code, in[i], 1);
@@ -98,9 +101,9 @@ void decode(const Code* __restrict codes, const float* __restrict values, float 
   }
 }
 
-// The bits of a tile's elements: its blocks' rounds run side by side.
-void fill_tile(const PhiloxStream& random, std::uint64_t first_block, std::uint32_t* __restrict out) {
-  constexpr std::size_t kBlocks = RoundingPlace::kBlocksOfTile, kHalf = RoundingPlace::kHalf;
+// The bits of the elements of kBlocks blocks, whose rounds run side by side.
+constexpr std::size_t kBlocks = 32, kElements = kBlocks * RoundingPlace::kElements;
+void fill_blocks(const PhiloxStream& random, std::uint64_t first_block, std::uint32_t* __restrict out) {
   std::uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
   for (std::size_t i = 0; i < kBlocks; ++i) {
     const PhiloxBlock counter = random.counter(first_block + i);
@@ -114,8 +117,8 @@ void fill_tile(const PhiloxStream& random, std::uint64_t first_block, std::uint3
   for (std::size_t i = 0; i < kBlocks; ++i) {
     const std::uint32_t words[] = {c0[i], c1[i], c2[i], c3[i]};
     for (std::size_t word = 0; word < 4; ++word) {
-      out[4 * i + word] = rounding_half(words[word], 0);
-      out[kHalf + 4 * i + word] = rounding_half(words[word], 1);
+      out[8 * i + word] = rounding_half(words[word], 0);
+      out[8 * i + 4 + word] = rounding_half(words[word], 1);
     }
   }
 }
@@ -124,13 +127,12 @@ void fill_tile(const PhiloxStream& random, std::uint64_t first_block, std::uint3
 
 const std::uint32_t* fill_rounding_bits(const PhiloxStream& random, std::int64_t first, std::int64_t n,
                                         std::vector<std::uint32_t>& out) {
-  constexpr std::uint64_t kTile = RoundingPlace::kTile;
-  const std::uint64_t tile = static_cast<std::uint64_t>(first) / kTile,
-                      skipped = static_cast<std::uint64_t>(first) % kTile;
-  const std::uint64_t tiles = (skipped + static_cast<std::uint64_t>(n) + kTile - 1) / kTile;
-  out.resize(std::max(out.size(), static_cast<std::size_t>(tiles * kTile)));
-  for (std::uint64_t i = 0; i < tiles; ++i) {
-    fill_tile(random, (tile + i) * RoundingPlace::kBlocksOfTile, out.data() + i * kTile);
+  const std::uint64_t block = static_cast<std::uint64_t>(first) / RoundingPlace::kElements;
+  const auto skipped = static_cast<std::size_t>(first) % RoundingPlace::kElements;
+  const std::size_t times = (skipped + static_cast<std::size_t>(n) + kElements - 1) / kElements;
+  out.resize(std::max(out.size(), times * kElements));
+  for (std::size_t i = 0; i < times; ++i) {
+    fill_blocks(random, block + i * kBlocks, out.data() + i * kElements);
   }
   return out.data() + skipped;
 }
@@ -147,9 +149,8 @@ float MomentCodec::amax(const MomentData& data, std::int64_t group) const {
   return decode_bf16(static_cast<const std::uint16_t*>(data.amax)[group]);
 }
 
-void MomentCodec::load_group(const MomentData& data, std::int64_t first, std::int64_t n, float amax,
-                             float* out) const {
-  const float* values = table_->values(row(data, first / format_.group));
+void MomentCodec::load_group(const MomentData& data, std::int64_t first, std::int64_t n, const float* values,
+                             float amax, float* out) const {
   const Code* codes = static_cast<const Code*>(data.data) + first;
   if (is_signed(format_.code)) return decode<true>(codes, values, amax, n, out);
   decode<false>(codes, values, amax, n, out);
@@ -163,7 +164,8 @@ void MomentCodec::load(const MomentData& data, std::int64_t first, std::int64_t 
   }
   for (std::int64_t done = 0; done < n; done += format_.group) {
     const std::int64_t part = std::min<std::int64_t>(format_.group, n - done);
-    load_group(data, first + done, part, amax(data, (first + done) / format_.group), out + done);
+    const std::int64_t group = (first + done) / format_.group;
+    load_group(data, first + done, part, table_->values(row(data, group)), amax(data, group), out + done);
   }
 }
 
@@ -176,20 +178,22 @@ void MomentCodec::load_relative(const MomentData& data, std::int64_t first, std:
   }
   for (std::int64_t done = 0; done < n; done += format_.group) {
     const std::int64_t part = std::min<std::int64_t>(format_.group, n - done);
-    load_group(data, first + done, part, 1.0f, relative + done);
-    std::fill_n(scale + done, part, factor * amax(data, (first + done) / format_.group));
+    const std::int64_t group = (first + done) / format_.group;
+    const int stored_row = row(data, group);
+    load_group(data, first + done, part, table_->unstretched(stored_row), 1.0f, relative + done);
+    std::fill_n(scale + done, part, factor * amax(data, group) * table_->stretch(stored_row));
   }
 }
 
 template <bool kSigned>
 void MomentCodec::encode(int row, float amax, std::int64_t n, const float* in, const std::uint32_t* random,
                          float* ratio, Code* codes) const {
+  if (is_octave(format_.code)) {
+    return encode_octaves<kSigned>(in, amax, row, is_stochastic() ? random : nullptr, n, codes);
+  }
   const float* values = table_->values(row);
   const std::int32_t smallest = format_.expand ? smallest_code(values, amax) : 0;
   find_ratios(in, n, amax, ratio);
-  if (is_octave(format_.code)) {
-    return encode_octaves<kSigned>(in, ratio, row, is_stochastic() ? random : nullptr, n, codes);
-  }
   if (!is_stochastic()) {
     return encode_nearest<kSigned>(in, ratio, table_->boundaries(row), smallest, n, codes);
   }

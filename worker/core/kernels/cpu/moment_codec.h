@@ -20,8 +20,8 @@ class MomentCodec {
 
   void load(const MomentData& data, std::int64_t first, std::int64_t n, float* out) const;
 
-  // The same in two factors: decoded values relative to their group's amax, and factor * amax, both an
-  // element. FP32 moments are relative to 1.
+  // The same in two factors, both an element: MomentTable::unstretched(), and factor * amax * stretch of the
+  // group. FP32 moments are as they are, beside `factor`.
   void load_relative(const MomentData& data, std::int64_t first, std::int64_t n, float factor,
                      float* relative, float* scale) const;
 
@@ -41,7 +41,9 @@ class MomentCodec {
   int row(const MomentData& data, std::int64_t group) const {
     return format_.expand ? data.row[group] : kPlainRow;
   }
-  void load_group(const MomentData& data, std::int64_t first, std::int64_t n, float amax, float* out) const;
+  // values: of the group's row.
+  void load_group(const MomentData& data, std::int64_t first, std::int64_t n, const float* values, float amax,
+                  float* out) const;
   void store_group(const MomentData& data, std::int64_t first, std::int64_t n, const float* in,
                    const std::uint32_t* random, float* ratio) const;
   template <bool kSigned>

@@ -88,10 +88,10 @@ bool quads_are_aligned(const AdamWTensor& tensor, const AdamWArgs& args) {
          on_border(tensor.m.data, border(args.moment1)) && on_border(tensor.v.data, border(args.moment2));
 }
 
-// ... and 16 bytes, counted in 32 bits, of elements whose random numbers are whole tiles'.
+// ... and 16 bytes, counted in 32 bits, of elements whose random numbers are whole blocks'.
 bool chunks_are_aligned(const AdamWTensor& tensor) {
   constexpr int kChunkBytes = 16;
-  return tensor.elements < std::int64_t{1} << 33 && tensor.first_index % RoundingPlace::kTile == 0 &&
+  return tensor.elements < std::int64_t{1} << 33 && tensor.first_index % RoundingPlace::kElements == 0 &&
          on_border(tensor.value, kChunkBytes) && on_border(tensor.residual, kChunkBytes) &&
          on_border(tensor.gradient, kChunkBytes) && on_border(tensor.m.data, kChunkBytes) &&
          on_border(tensor.v.data, kChunkBytes);
@@ -122,7 +122,7 @@ std::vector<TensorEntry> entries_of(const AdamWArgs& args, std::int64_t tile_ele
 StepScalars scalars_of(const AdamWArgs& args) {
   const UpdateScalars update = update_scalars(args);
   StepScalars scalars{args.gradient_scale, update.beta1, update.beta2, update.rest1, update.square,
-                      update.eps,          update.step,  args.seed,    args.step,    {}};
+                      update.inverse_step, update.eps,   args.seed,    args.step,    {}};
   PhiloxKey key = PhiloxStream{args.seed, args.step, 0}.key();
   for (PhiloxKey& round : scalars.keys) {
     round = key;

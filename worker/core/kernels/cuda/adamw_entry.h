@@ -54,7 +54,7 @@ struct TensorEntry {
 
 struct StepScalars {
   const float* gradient_scale;
-  float beta1, beta2, rest1, square, eps, step_size;  // UpdateScalars
+  float beta1, beta2, rest1, square, inverse_step, eps;  // UpdateScalars
   std::uint64_t seed, step;
   PhiloxKey keys[kRoundingRounds];
 };

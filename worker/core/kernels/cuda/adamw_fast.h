@@ -16,9 +16,10 @@ inline constexpr std::int64_t kTile = 512;  // elements; tiles of AdamWLaunch he
 bool suits(const AdamWLaunch& launch);
 void launch(const AdamWLaunch& launch, cudaStream_t stream);
 
-// One pair of codes each, all of stochastic rounding: m and v in expanded E4M3, in octave codes, or m in the
-// former and v in the latter.
+// One pair of codes each, rounded stochastically unless the name says otherwise: m and v in expanded E4M3, in
+// octave codes, or m in the former and v in the latter.
 void launch_expanded(const AdamWLaunch& launch, cudaStream_t stream);
+void launch_expanded_nearest(const AdamWLaunch& launch, cudaStream_t stream);
 void launch_octave(const AdamWLaunch& launch, cudaStream_t stream);
 void launch_expanded_octave(const AdamWLaunch& launch, cudaStream_t stream);
 

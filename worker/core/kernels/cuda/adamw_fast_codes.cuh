@@ -4,8 +4,8 @@
 //
 // A code is a struct with
 //   Table      in shared memory; load() fills it, with all threads of a block
-//   decoder()  four words that its decode() needs for a group
-//   decode()   values relative to amax
+//   decoder()  four words that its decode() needs for a group; the second is MomentTable::stretch()
+//   decode()   MomentTable::unstretched() of codes
 //   encoder()  the row of a group, whether this file's arithmetic suits it, and four words for encode()
 //   encode()   with the halves of four random words (RoundingPlace)
 // The words of all groups of a tile are made side by side by single lanes and read by all.
@@ -95,32 +95,33 @@ __device__ inline float with_sign_of_byte(float magnitude, std::uint32_t packed,
 struct ExpandedE4M3Table {
   static constexpr int kRow = 128;
   float values[kMomentRows * kRow];
+  const float* boundaries;  // in device memory
 
   __device__ void load(const MomentStore& store) {
+    if (threadIdx.x == 0) boundaries = store.boundaries;
     const auto* from = reinterpret_cast<const float4*>(store.values);
     auto* to = reinterpret_cast<float4*>(values);
     for (unsigned i = threadIdx.x; i < kMomentRows * kRow / 4; i += blockDim.x) to[i] = from[i];
   }
 };
 
-// Expanded E4M3, rounded stochastically.
-template <bool kSigned>
+// Expanded E4M3.
+template <bool kSigned, Rounding kRounding>
 struct ExpandedE4M3 {
   using Table = ExpandedE4M3Table;
   static constexpr int kRow = Table::kRow, kLast = 126;
   static constexpr bool kOctave = false, kDecodesZero = true;
 
   static __device__ uint4 decoder(const Table&, int row) {
-    return {static_cast<std::uint32_t>(row * kRow * 4), 0, 0, 0};
+    return {static_cast<std::uint32_t>(row * kRow * 4), kOneBits, 0, 0};
   }
   static __device__ Quad decode(const Table& table, const uint4& words, std::uint32_t packed) {
     const std::uint32_t codes = kSigned ? packed & 0x7F7F7F7Fu : packed;
     Quad quad;
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
-      const auto* value = reinterpret_cast<const float*>(reinterpret_cast<const char*>(table.values) +
-                                                         scaled_byte<4>(codes, i, words.x));
-      quad.x[i] = kSigned ? with_sign_of_byte(*value, packed, i) : *value;
+      const float value = at(table.values, scaled_byte<4>(codes, i, words.x));
+      quad.x[i] = kSigned ? with_sign_of_byte(value, packed, i) : value;
     }
     return quad;
   }
@@ -146,28 +147,48 @@ struct ExpandedE4M3 {
              static_cast<std::uint32_t>(row * kRow * 4), 0}};
   }
 
-  // The code of the ratio, times 4, or rarely the one below: 448 ratio^k from the hardware's logarithm and
-  // exponential, which are right to 2^-17 of an octave, less 2^-16 of one.
-  static __device__ std::uint32_t guess(float k, float ratio) {
-    constexpr float kLog2Of448 = 8.8073549f - 0x1p-16f;
-    const float expanded = approximate_exp2(__fmaf_rn(k, approximate_log2(ratio), kLog2Of448));
-    return __float_as_uint(expanded * 0x1p-120f) >> 18 &
-           0x1FCu;  // the exponents of E4M3 and of FP32's smallest agree
+  // Where 448 ratio^k lies among the codes, in 2^-20 of one, from a logarithm right to 2^-17: the exponents
+  // of E4M3 and of FP32's smallest agree.
+  static constexpr float kLog2Of448 = 8.8073549f;
+  static __device__ std::uint32_t position(float k, float ratio, float log2_of_448) {
+    const float expanded = approximate_exp2(__fmaf_rn(k, approximate_log2(ratio), log2_of_448));
+    return __float_as_uint(expanded * 0x1p-120f);
   }
 
   template <int kHalf>
   static __device__ std::uint32_t encode(const Table& table, const uint4& words, const Quad& quad,
                                          const PhiloxBlock& random) {
-    const float inverse = __uint_as_float(words.x), k = __uint_as_float(words.y);
-    const auto* row = reinterpret_cast<const char*>(table.values) + words.z;
-    const auto value = [row](std::uint32_t offset) { return *reinterpret_cast<const float*>(row + offset); };
-    float ratio[kQuad], low[kQuad], high[kQuad];
-    std::uint32_t offset[kQuad], codes[kQuad];
+    float ratio[kQuad];
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) {
+      ratio[i] = ratio_within_one(fabsf(quad.x[i]), __uint_as_float(words.x));
+    }
+    std::uint32_t packed = 0;
+    if constexpr (kRounding == Rounding::kStochastic) {
+      packed = stochastic<kHalf>(table, words, ratio, random);
+    } else {
+      packed = nearest(table, words, ratio);
+    }
+    return kSigned ? packed | signs_of(quad) : packed;
+  }
+
+ private:
+  // Of a table, at an offset in bytes.
+  static __device__ float at(const float* table, std::uint32_t offset) {
+    return *reinterpret_cast<const float*>(reinterpret_cast<const char*>(table) + offset);
+  }
+
+  template <int kHalf>
+  static __device__ std::uint32_t stochastic(const Table& table, const uint4& words,
+                                             const float (&ratio)[kQuad], const PhiloxBlock& random) {
+    const float k = __uint_as_float(words.y);
+    const auto value = [&](std::uint32_t offset) { return at(table.values, words.z + offset); };
+    float low[kQuad], high[kQuad];
+    std::uint32_t offset[kQuad], codes[kQuad];  // codes times 4
     bool wrong = false;
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
-      ratio[i] = ratio_within_one(fabsf(quad.x[i]), inverse);
-      offset[i] = guess(k, ratio[i]);
+      offset[i] = position(k, ratio[i], kLog2Of448 - 0x1p-16f) >> 18 & 0x1FCu;  // rarely the code below
       low[i] = value(offset[i]);
       high[i] = value(offset[i] + 4);
       wrong |= ratio[i] > high[i];
@@ -185,8 +206,35 @@ struct ExpandedE4M3 {
       const bool up = uniform_of<kHalf>(random.word[i]) * (high[i] - low[i]) > high[i] - ratio[i];
       codes[i] = offset[i] + (up ? 4u : 0u);
     }
-    const std::uint32_t packed = codes[0] >> 2 | codes[1] << 6 | codes[2] << 14 | codes[3] << 22;
-    return kSigned ? packed | signs_of(quad) : packed;
+    return codes[0] >> 2 | codes[1] << 6 | codes[2] << 14 | codes[3] << 22;
+  }
+
+  // nearest_code(): codes meet in the middle of positions. Near it, the boundary itself is asked.
+  static __device__ std::uint32_t nearest(const Table& table, const uint4& words,
+                                          const float (&ratio)[kQuad]) {
+    constexpr std::uint32_t kHalfCode = 0x80000u,
+                            kDoubt = 0x100u;  // 2^-16 of an octave of eight codes is 0x80
+    std::uint32_t codes[kQuad], places[kQuad];
+    bool doubt = false;
+#pragma unroll
+    for (int i = 0; i < kQuad; ++i) {
+      places[i] = position(__uint_as_float(words.y), ratio[i], kLog2Of448);
+      codes[i] = (places[i] + kHalfCode) >> 20;
+      doubt |= is_doubtful(places[i], kHalfCode - kDoubt, 2 * kDoubt);
+    }
+    if (doubt) {
+#pragma unroll
+      for (int i = 0; i < kQuad; ++i) {
+        if (!is_doubtful(places[i], kHalfCode - kDoubt, 2 * kDoubt)) continue;
+        const std::uint32_t below = places[i] >> 20;
+        const float boundary = at(table.boundaries, words.z + 4 * below);
+        codes[i] = below + (ratio[i] > boundary || (ratio[i] == boundary && below % 2 == 1) ? 1 : 0);
+      }
+    }
+    return codes[0] | codes[1] << 8 | codes[2] << 16 | codes[3] << 24;
+  }
+  static __device__ bool is_doubtful(std::uint32_t place, std::uint32_t from, std::uint32_t width) {
+    return (place & 0xFFFFFu) - from < width;
   }
 };
 
@@ -207,14 +255,15 @@ __device__ inline uint4 octave_decoder(const OctaveTables& tables, int row) {
 }
 
 // In the first level the smallest may have no code.
-__device__ inline Encoding octave_encoder(const OctaveTables& tables, const Range& range) {
+__device__ inline Encoding octave_encoder(const OctaveTables& tables, const Range& range, bool has_sign) {
   const float inverse = inverse_of(range.largest);
   const float ratio = ratio_within_one(__uint_as_float(range.smallest), inverse);
   const unsigned level = tables.level(ratio);
   const uint4 entry = reinterpret_cast<const uint4*>(&tables.levels)[level];
+  const float rest = has_sign ? 1.0f - __uint_as_float(entry.z) : 1.0f;
   return {static_cast<int>(range.largest == 0 ? kLastRow : entry.y),
           level > 0,
-          {__float_as_uint(inverse), 2 * entry.y, entry.w, entry.z}};
+          {__float_as_uint(octave_slope(inverse, rest)), 2 * entry.y, entry.w, entry.z}};
 }
 
 // Octave codes, rounded stochastically.
@@ -234,9 +283,7 @@ struct Octave {
       const std::uint64_t base = std::uint64_t{words.w} << 32 | words.z;
       const float value =
           __uint_as_float(static_cast<std::uint32_t>((std::uint64_t{top} * words.x + base) >> 32));
-      quad.x[i] = kSigned
-                      ? with_sign_of_byte(__saturatef((value - start) * __uint_as_float(words.y)), packed, i)
-                      : value;
+      quad.x[i] = kSigned ? with_sign_of_byte(value - start, packed, i) : value;
     }
     return quad;
   }
@@ -245,17 +292,17 @@ struct Octave {
   template <int kHalf>
   static __device__ std::uint32_t encode(const Table&, const uint4& words, const Quad& quad,
                                          const PhiloxBlock& random) {
-    const float lowest = __uint_as_float(words.w), rest = 1.0f - lowest;
+    const float slope = __uint_as_float(words.x), lowest = __uint_as_float(words.w);
     std::uint32_t codes[kQuad];
 #pragma unroll
     for (int i = 0; i < kQuad; ++i) {
-      const float ratio = ratio_within_one(fabsf(quad.x[i]), __uint_as_float(words.x));
-      const float used = kSigned ? __fmaf_rn(ratio, rest, lowest) : fmaxf(ratio, lowest);
+      const float y = kSigned ? __saturatef(__fmaf_rn(fabsf(quad.x[i]), slope, lowest))
+                              : fmaxf(__saturatef(quad.x[i] * slope), lowest);
       const std::uint32_t start = __byte_perm(random.word[i], words.z, kHalf == 0 ? 0x7104 : 0x7324);
-      codes[i] = __float_as_uint(used) * words.y + start;
+      codes[i] = __float_as_uint(y) * words.y + start;
+      if constexpr (kSigned) codes[i] |= __float_as_uint(quad.x[i]) & 0x80000000u;
     }
-    const std::uint32_t packed = packed_bytes<3>(codes);
-    return kSigned ? packed | signs_of(quad) : packed;
+    return packed_bytes<3>(codes);
   }
 };
 

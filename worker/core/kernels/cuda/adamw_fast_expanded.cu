@@ -3,7 +3,8 @@
 namespace coat::kernels::cuda::adamw_fast {
 
 void launch_expanded(const AdamWLaunch& launch, cudaStream_t stream) {
-  launch_pair<ExpandedE4M3<true>, ExpandedE4M3<false>>(launch, stream);
+  constexpr auto kRounding = Rounding::kStochastic;
+  launch_pair<ExpandedE4M3<true, kRounding>, ExpandedE4M3<false, kRounding>>(launch, stream);
 }
 
 }  // namespace coat::kernels::cuda::adamw_fast

@@ -10,12 +10,12 @@
 
 namespace coat::kernels::cuda::adamw_fast {
 
-// One block a multiprocessor: as many warps as have about a hundred registers a thread, or as its shared
-// memory holds beside 40 KB of first-level cache (with all of it, tables and FP32 weights made a step a fifth
-// slower).
+// One block a multiprocessor: as many warps as have 128 registers a thread (with 20 warps, of 96, most
+// versions are slower), or as its shared memory holds beside 40 KB of first-level cache (with all of it,
+// tables and FP32 weights made a step a fifth slower).
 template <typename Tile>
 struct BlockShared {
-  static constexpr int kMost = 216 * 1024, kWanted = 20;
+  static constexpr int kMost = 216 * 1024, kWanted = 16;
   static constexpr int kFitting =
       static_cast<int>((kMost - sizeof(typename Tile::Shared)) / sizeof(typename Tile::WarpShared));
   static constexpr int kWarps = kFitting < kWanted ? kFitting : kWanted;
@@ -67,7 +67,8 @@ __global__ void __launch_bounds__(BlockShared<Tile>::kThreads, 1)
   if (isnan(factor)) return;
   shared.tables.load(launch.store1, launch.store2);
   __syncthreads();
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = __shfl_sync(kWholeWarp, static_cast<int>(threadIdx.x) / kWarp, 0);
   Tile whole(shared.tables, shared.warps[warp], launch, factor);
   Walk next(launch, blockIdx.x * std::uint32_t{BlockShared<Tile>::kWarps} + static_cast<std::uint32_t>(warp));
   bool fetched = next.is_fast();

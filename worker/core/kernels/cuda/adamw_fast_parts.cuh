@@ -13,17 +13,73 @@
 
 namespace coat::kernels::cuda::adamw_fast {
 
-// Four values as they are stored.
+// A lane's elements: neighbours, so that it holds no part of a second group.
+inline constexpr int kLaneElements = kTile / kWarp, kLaneQuads = kLaneElements / kQuad;
+
+// A tile of an array in shared memory, kChunks chunks of 16 bytes a lane. It comes and goes as whole lines of
+// device memory, a chunk a lane at a time; a lane reads and writes its own chunks, which lie where no two
+// lanes of a quarter of a warp meet in the banks.
+template <int kChunks>
+class StagedTile {
+ public:
+  // Starts to copy a tile from an array in device memory on a border of 16 bytes, by a whole warp.
+  __device__ void start_copy(const void* from, std::uint32_t tile, int lane) {
+    const uint4* chunks = static_cast<const uint4*>(from) + first_of(tile, lane);
+    const auto there = static_cast<std::uint32_t>(__cvta_generic_to_shared(&chunk_[moved(lane, lane >> 3)]));
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      constexpr int kStep = kWarp * static_cast<int>(sizeof(uint4));
+      asm volatile(
+          "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(there + static_cast<std::uint32_t>(i * kStep)),
+          "l"(chunks + i * kWarp)
+          : "memory");
+    }
+  }
+  // Writes it back; the warp's lanes have set() theirs and met.
+  __device__ void store(void* to, std::uint32_t tile, int lane) const {
+    __builtin_assume(__isGlobal(to));
+    uint4* chunks = static_cast<uint4*>(to) + first_of(tile, lane);
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) chunks[i * kWarp] = chunk_[moved(lane, lane >> 3) + i * kWarp];
+  }
+  __device__ uint4 get(int lane, int i) const { return chunk_[place(lane, i)]; }
+  __device__ void set(int lane, int i, uint4 chunk) { chunk_[place(lane, i)] = chunk; }
+
+ private:
+  static __device__ std::uint32_t first_of(std::uint32_t tile, int lane) {
+    return tile * unsigned{kWarp * kChunks} + static_cast<unsigned>(lane);
+  }
+  // The chunk's place among eight is moved by which eight they are.
+  static __device__ int moved(int chunk, int eight) { return chunk ^ (eight & (kChunks - 1)); }
+  static __device__ int place(int lane, int i) { return lane * kChunks + moved(i, lane * kChunks >> 3); }
+
+  uint4 chunk_[kWarp * kChunks];
+};
 template <Format kFormat>
-struct RawQuad;
-template <>
-struct RawQuad<Format::kFp32> {
-  float4 x;
+using Staged = StagedTile<kFormat == Format::kFp32   ? 4
+                          : kFormat == Format::kBf16 ? 2
+                                                     : 1>;
+
+// Quad q of a lane, as FP32.
+__device__ inline Quad quad_of(const StagedTile<4>& stage, int lane, int q) {
+  const uint4 x = stage.get(lane, q);
+  return {{__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)}};
+}
+__device__ inline Quad quad_of(const StagedTile<2>& stage, int lane, int q) {
+  const uint4 eight = stage.get(lane, q / 2);
+  const uint2 x = q % 2 == 0 ? make_uint2(eight.x, eight.y) : make_uint2(eight.z, eight.w);
+  return {{__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xFFFF0000u), __uint_as_float(x.y << 16),
+           __uint_as_float(x.y & 0xFFFF0000u)}};
+}
+
+// A lane's codes of one byte.
+struct Bytes {
+  std::uint32_t quad[kLaneQuads];
 };
-template <>
-struct RawQuad<Format::kBf16> {
-  uint2 x;
-};
+__device__ inline Bytes bytes_of(const StagedTile<1>& stage, int lane) {
+  const uint4 x = stage.get(lane, 0);
+  return {{x.x, x.y, x.z, x.w}};
+}
 
 // A tile's elements on their way from device memory: the next one's come while a warp works on its last.
 template <WeightFormat kWeights, Format kGradient>
@@ -31,26 +87,10 @@ struct Stage {
   static constexpr Format kValue = kWeights == WeightFormat::kFp32 ? Format::kFp32 : Format::kBf16;
   static constexpr bool kResiduals = kWeights == WeightFormat::kBf16Residual;
   // Values and residuals are read last, when those of the next tile have been asked for.
-  RawQuad<kValue> value[2][kTile / kQuad];
-  RawQuad<kGradient> gradient[kTile / kQuad];
-  alignas(16) std::uint32_t m[kTile / kQuad], v[kTile / kQuad], residual[2][kResiduals ? kTile / kQuad : 4];
+  Staged<kValue> value[2];
+  Staged<kGradient> gradient;
+  StagedTile<1> m, v, residual[kResiduals ? 2 : 1];
 };
-
-// Starts the copy of a tile's part of an array in device memory, on a border of 16 bytes, by a whole warp.
-template <typename T, std::size_t kCount>
-__device__ inline void start_copy(T (&to)[kCount], const void* from, std::uint32_t tile, int lane) {
-  constexpr unsigned kChunks = sizeof(T) * kCount / sizeof(uint4);
-  static_assert(kChunks % kWarp == 0);
-  const uint4* chunks = static_cast<const uint4*>(from) + (tile * kChunks + static_cast<unsigned>(lane));
-  constexpr std::uint32_t kChunk16 = sizeof(uint4);
-  const std::uint32_t there =
-      static_cast<std::uint32_t>(__cvta_generic_to_shared(to)) + kChunk16 * static_cast<std::uint32_t>(lane);
-#pragma unroll
-  for (unsigned i = 0; i < kChunks; i += kWarp) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(there + i * kChunk16), "l"(chunks + i)
-                 : "memory");
-  }
-}
 
 // Element `index` of an array in global memory: the compiler cannot know where pointers from memory lead.
 template <typename T>
@@ -58,19 +98,11 @@ __device__ inline T& global_at(void* data, std::uint32_t index) {
   __builtin_assume(__isGlobal(data));
   return static_cast<T*>(data)[index];
 }
-__device__ inline Quad values_of(const RawQuad<Format::kFp32>& raw) {
-  return {{raw.x.x, raw.x.y, raw.x.z, raw.x.w}};
-}
-__device__ inline Quad values_of(const RawQuad<Format::kBf16>& raw) {
-  return {{__uint_as_float(raw.x.x << 16), __uint_as_float(raw.x.x & 0xFFFF0000u),
-           __uint_as_float(raw.x.y << 16), __uint_as_float(raw.x.y & 0xFFFF0000u)}};
-}
-
 // Bounds within which the arithmetic below is exact; of the smallest that is not zero, and the largest.
 inline constexpr float kSmallest = 0x1p-100f, kLargestM = 0x1p60f, kLargestV = 0x1p40f;
 
 // In the place of v = 0: it has code 0 as well, for it lies 2^26 below kSmallest, and its root is less than
-// half a unit of the last place of any eps from kSmallestEps (adamw_fast.cc) on.
+// half a unit of the last place of any eps that suits() (adamw_fast.cc).
 inline constexpr float kAlmostZero = 0x1p-126f;
 
 // sqrt(v), as IEEE rounds it.

@@ -153,13 +153,19 @@ __device__ inline float stored_amax_at(const MomentStore& store, const GroupData
   return decode_bf16(static_cast<const std::uint16_t*>(data.amax)[group]);
 }
 
-// Times amax.
+// Times amax; without kStretched as MomentTable::unstretched().
+template <bool kStretched>
 __device__ inline float decoded(const MomentStore& store, int row, float amax, std::uint32_t code) {
   const bool has_sign = is_signed(store.code);
-  const std::uint32_t magnitude = has_sign ? code & 0x7Fu : code;
-  const float value = is_octave(store.code) ? octave_value(store.last, octave_row_used(store.last, row),
-                                                           static_cast<int>(magnitude))
-                                            : store.values[row * store.width + static_cast<int>(magnitude)];
+  const auto magnitude = static_cast<int>(has_sign ? code & 0x7Fu : code);
+  float value = 0.0f;
+  if (is_octave(store.code)) {
+    const int n = octave_row_used(store.last, row);
+    value =
+        kStretched ? octave_value(store.last, n, magnitude) : octave_unstretched(store.last, n, magnitude);
+  } else {
+    value = store.values[row * store.width + magnitude];
+  }
   return __uint_as_float(__float_as_uint(amax * value) | (has_sign ? (code & 0x80u) << 24 : 0u));
 }
 
@@ -168,23 +174,32 @@ __device__ inline Quad decoded_quad(const MomentStore& store, int row, float ama
   Quad quad;
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
-    quad.x[i] = i < span.count ? decoded(store, row, amax, (packed >> (8 * i)) & 0xFFu) : 0.0f;
+    quad.x[i] = i < span.count ? decoded<true>(store, row, amax, (packed >> (8 * i)) & 0xFFu) : 0.0f;
   }
   return quad;
 }
 
-// A moment in two factors: relative to amax of its group, which is 1 for FP32 moments.
+// A moment in factors: MomentTable::unstretched(), amax of the group and stretch; the last two are 1 for FP32
+// moments.
 struct OldMoment {
   Quad relative;
-  float amax;
+  float amax = 1.0f, stretch = 1.0f;
 };
 __device__ inline OldMoment load_moment(const MomentStore& store, const GroupData& data, const Span& span) {
-  if (store.code == MomentCode::kFp32) return {load_fp32(data.stored, span), 1.0f};
+  if (store.code == MomentCode::kFp32) return {load_fp32(data.stored, span)};
   if (span.count == 0) return {};
   const std::int64_t group = span.first / store.group;
   const int row = store.expand ? data.row[group] : kPlainRow;
-  return {decoded_quad(store, row, 1.0f, load_bytes(data.stored, span), span),
-          stored_amax_at(store, data, group)};
+  OldMoment moment{{}, stored_amax_at(store, data, group)};
+  if (is_octave(store.code))
+    moment.stretch = octave_tail(store.last, octave_row_used(store.last, row)).stretch;
+  const std::uint32_t packed = load_bytes(data.stored, span);
+#pragma unroll
+  for (int i = 0; i < kQuad; ++i) {
+    moment.relative.x[i] =
+        i < span.count ? decoded<false>(store, row, 1.0f, (packed >> (8 * i)) & 0xFFu) : 0.0f;
+  }
+  return moment;
 }
 
 struct GroupRange {
@@ -228,11 +243,12 @@ __device__ inline std::int32_t table_code(const MomentStore& store, int row, flo
   return stochastic_code<kBits>(store.values + row * store.width, store.last, ratio,
                                 rounding_uniform(random));
 }
-__device__ inline std::int32_t octave_code(const MomentStore& store, int row, float ratio,
-                                           std::uint32_t random) {
+__device__ inline std::int32_t octave_code(const MomentStore& store, int row, float magnitude,
+                                           const RatioScale& scale, std::uint32_t random) {
   const int n = octave_row_used(store.last, row);
-  const OctaveTail tail = octave_tail(n);
-  const float y = is_signed(store.code) ? __fmaf_rn(ratio, tail.rest, tail.start) : ratio;
+  const OctaveTail tail = octave_tail(store.last, n);
+  const float line = __fmaf_rn(magnitude * scale.up, octave_slope(scale.inverse, tail.rest), tail.start);
+  const float y = line < 1.0f ? line : 1.0f;
   return store.stochastic ? stochastic_octave_code(store.last, n, y, random)
                           : nearest_octave_code(store.last, n, y);
 }
@@ -248,7 +264,7 @@ __device__ inline std::uint32_t encoded_quad(const MomentStore& store, int row, 
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
     const float x = quad.x[i], ratio = ratio_of(fabsf(x), scale);
-    const std::int32_t code = octaves    ? octave_code(store, row, ratio, random.of[i])
+    const std::int32_t code = octaves    ? octave_code(store, row, fabsf(x), scale, random.of[i])
                               : has_sign ? table_code<7>(store, row, ratio, random.of[i])
                                          : table_code<8>(store, row, ratio, random.of[i]);
     const auto kept = static_cast<std::uint32_t>(x != 0.0f ? max(code, smallest) : 0);
@@ -276,15 +292,15 @@ struct NewMoments {
 __device__ inline NewMoments update(const StepScalars& s, float gradient_factor, float keep,
                                     const Quad& gradient, Quad& value, const OldMoment& m,
                                     const OldMoment& v) {
-  const float m_scale = s.beta1 * m.amax, v_scale = s.beta2 * v.amax;
+  const float m_scale = s.beta1 * m.amax * m.stretch, v_scale = s.beta2 * v.amax * v.stretch;
   NewMoments moments;
 #pragma unroll
   for (int i = 0; i < kQuad; ++i) {
     const float h = gradient_factor * gradient.x[i];
     moments.m.x[i] = __fmaf_rn(m.relative.x[i], m_scale, h);
     moments.v.x[i] = __fmaf_rn(v.relative.x[i], v_scale, s.square * h * h);
-    const float direction = moments.m.x[i] * (1.0f / (sqrtf(moments.v.x[i]) + s.eps));
-    value.x[i] = __fmaf_rn(-s.step_size, direction, keep * value.x[i]);
+    const float inverse = 1.0f / __fmaf_rn(sqrtf(moments.v.x[i]), s.inverse_step, s.eps);
+    value.x[i] = __fmaf_rn(-moments.m.x[i], inverse, keep * value.x[i]);
   }
   return moments;
 }

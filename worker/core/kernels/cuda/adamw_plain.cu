@@ -15,9 +15,8 @@ __device__ void step_quad(const AdamWLaunch& launch, const TensorEntry& t, const
   Quad value = load_value(kWeights, t, span);
   const Quad gradient =
       kGradient == Format::kFp32 ? load_fp32(t.gradient, span) : load_bf16(t.gradient, span);
-  const auto [m, v] =
-      update(launch.scalars, factor, t.keep, gradient, value, {load_fp32(t.moments[0].stored, span), 1.0f},
-             {load_fp32(t.moments[1].stored, span), 1.0f});
+  const auto [m, v] = update(launch.scalars, factor, t.keep, gradient, value,
+                             {load_fp32(t.moments[0].stored, span)}, {load_fp32(t.moments[1].stored, span)});
   RoundingBits random{};
   if (kWeights == WeightFormat::kBf16Stochastic) {
     random = rounding_bits({launch.scalars.seed, launch.scalars.step, t.id}, t.first_index + span.first);

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <random>
 
 #include <gtest/gtest.h>
 
@@ -23,8 +25,8 @@ int lowest_normal(int top, int n) { return std::max(1, top - 120 * n); }
 
 // y for a ratio: what the position is found of.
 float y_of(int top, int n, float ratio) {
-  const OctaveTail tail = octave_tail(n);
-  return top == 127 ? std::fma(ratio, tail.rest, tail.start) : ratio;
+  const OctaveTail tail = octave_tail(top, n);
+  return std::fma(ratio, tail.rest, tail.start);
 }
 
 double exact_magnitude(int top, int n, int code) {
@@ -92,6 +94,34 @@ TEST(OctaveCodeTest, TheRowIsTheFinestUpToWhichAllReachTheSmallest) {
     EXPECT_EQ(choose_octave_row(reach, 1.0f), kOctaveRows);
     EXPECT_EQ(choose_octave_row(reach, 0.0f), octave_first_row(top)) << "smaller than FP32 can hold";
     EXPECT_EQ(octave_row_used(top, 255), kOctaveRows) << "what a group of zeros stores";
+  }
+}
+
+// y from the magnitude itself, as encoders have it, lies at most a few units above that of the ratio, never
+// below, so that a group's smallest keeps its code; and amax is exact.
+TEST(OctaveCodeTest, MagnitudesAreAtLeastTheirRatios) {
+  std::mt19937 random(5);
+  for (const int top : kTops) {
+    for (int n = octave_first_row(top); n <= kOctaveRows; ++n) {
+      const OctaveTail tail = octave_tail(top, n);
+      for (int i = 0; i < 2000; ++i) {
+        // Any mantissa, and exponents from those of subnormal numbers on.
+        const auto amax = std::bit_cast<float>(static_cast<std::uint32_t>(random() % 0x7F800000u) | 1u);
+        const RatioScale scale = ratio_scale(amax);
+        const float slope = octave_slope(scale.inverse, tail.rest);
+        // Half a unit of the last place of the slope, which is subnormal where amax is above 2^126: two
+        // units, and one half each for the roundings of slope, ratio and both sums.
+        const float unit = std::fmax(0x1p-24f, 0x1p-149f / slope);
+        const auto y_of_magnitude = [&](float magnitude) {
+          return std::fmin(std::fma(magnitude * scale.up, slope, tail.start), 1.0f);
+        };
+        ASSERT_EQ(y_of_magnitude(amax), 1.0f) << top << " " << n << " " << amax;
+        const float magnitude = amax * octave_value(top, n, i % (top + 1)),
+                    y = y_of(top, n, ratio_of(magnitude, scale));
+        ASSERT_GE(y_of_magnitude(magnitude), y) << top << " " << n << " " << amax << " " << magnitude;
+        ASSERT_LE(y_of_magnitude(magnitude), y * (1 + 8 * unit)) << top << " " << n << " " << amax;
+      }
+    }
   }
 }
 
