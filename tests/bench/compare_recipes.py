@@ -23,7 +23,7 @@ JOB = {
     "model": {"vocab_size": 256, "hidden": 256, "intermediate": 688, "layers": 4, "heads": 4, "kv_heads": 2},
     "data": {"format": "bytes"},
     "training": {"sequence_length": 256, "micro_batch": 8},
-    "optimizer": {"learning_rate": 0.003, "schedule": "cosine", "warmup_steps": 10, "weight_decay": 0.1, "clip_norm": 1.0},
+    "optimizer": {"learning_rate": 0.001, "schedule": "cosine", "warmup_steps": 10, "weight_decay": 0.1, "clip_norm": 1.0},
     "metrics": {"quantization_interval_steps": 50},
 }
 

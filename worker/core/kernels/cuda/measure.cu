@@ -6,7 +6,6 @@
 #include <stdexcept>
 #include <vector>
 
-#include "worker/core/kernels/cuda/add_in_order.h"
 #include "worker/core/kernels/cuda/check.h"
 #include "worker/core/kernels/cuda/chunk_loops.cuh"
 #include "worker/core/kernels/cuda/device_state.h"
@@ -101,24 +100,6 @@ __global__ void __launch_bounds__(kSquareThreads)
   if (lane == 0 && block < blocks) sums[block] = sum;
 }
 
-// *total += values, in order, by one thread over tiles that the block loads.
-__global__ void __launch_bounds__(kThreads)
-    add_in_order_kernel(const double* values, std::int64_t count, double* total) {
-  constexpr int kTile = 1024;
-  __shared__ double tile[kTile];
-  double sum = *total;
-  for (std::int64_t base = 0; base < count; base += kTile) {
-    const int here = static_cast<int>(count - base < kTile ? count - base : kTile);
-    for (int i = static_cast<int>(threadIdx.x); i < here; i += kThreads) tile[i] = values[base + i];
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < here; ++i) sum += tile[i];
-    }
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) *total = sum;
-}
-
 // *total += values: thread j adds values j, j + 256, ... in order, then threads are added by halves. A
 // thread's values of kRounds rounds are on their way to its own places in shared memory at once.
 constexpr int kRounds = 64;
@@ -182,12 +163,6 @@ __global__ void __launch_bounds__(kThreads) error_kernel(DeviceMatrix reference,
 }
 
 }  // namespace
-
-void add_in_order(const double* values, std::int64_t count, double* total, const char* operation,
-                  cudaStream_t stream) {
-  add_in_order_kernel<<<1, kThreads, 0, stream>>>(values, count, total);
-  check_launch(operation);
-}
 
 void add_error_sums(const ErrorSums* partial, int blocks, int sums_per_block, ErrorSums* const* totals,
                     const char* operation, cudaStream_t stream) {
