@@ -101,7 +101,7 @@ TEST_F(GemmTest, IntegersGiveTheTwinsBitsInEveryFormatLayoutAndSize) {
   for (const Operands& operands : kOperands) {
     for (const Size& size : kSizes) {
       ExactCase exact(operands, size);
-      for (const TensorFormat& format : {kFp32, kBf16, kE4M3Group16}) {
+      for (const TensorFormat& format : {kFp32, kBf16, kE4M3Group16, kReferenceGroup16}) {
         for (const bool accumulate : {false, true}) {
           if (accumulate && bytes_of(format.format) == 1) continue;
           SCOPED_TRACE(describe_operands(operands) + " into " + describe(format) + ", m n k " +

@@ -8,6 +8,7 @@
 #include "worker/core/kernels/cuda/check.h"
 #include "worker/core/kernels/cuda/device_state.h"
 #include "worker/core/kernels/cuda/gemm_finish.h"
+#include "worker/core/kernels/cuda/group_product.h"
 #include "worker/core/kernels/cuda/operations.h"
 
 namespace coat::kernels::cuda {
@@ -188,6 +189,7 @@ void gemm(const GemmArgs& args, cudaStream_t stream) {
   require_consistent(args, a, b);
   if (out.rows == 0 || out.cols == 0 || (a.summed == 0 && args.accumulate)) return;
   BlasProduct product = prepare(args, a, b, stream);
+  if (suits_group_product(product, out)) return run_group_product(product, out, stream);
   if (product.k == 0 || !writes_directly(args, product, out))
     return run_staged(product, out, {args.accumulate, args.round_product}, stream);
   product.out = out.data;
