@@ -57,6 +57,16 @@ if(COAT_TRAINER)
     find_package(CUDAToolkit 13 REQUIRED)
     # libtorch_cuda registers its operations when it is loaded: nothing of ours refers to it by name. What it needs
     # itself (cuDNN, cuBLAS, ...) is found when a program starts, not when it is linked.
+    # Headers of cuDNN, whose library is loaded by name, and of its frontend, which has no library.
+    find_path(COAT_CUDNN_INCLUDE cudnn.h HINTS ${COAT_PYTHON_SITE}/nvidia/cudnn/include)
+    find_path(COAT_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${COAT_PYTHON_SITE}/include)
+    if(NOT COAT_CUDNN_INCLUDE OR NOT COAT_CUDNN_FRONTEND_INCLUDE)
+      message(FATAL_ERROR "cudnn.h or cudnn_frontend.h is not below '${COAT_PYTHON_SITE}': run deploy/setup --for=cuda, or "
+                          "install the wheels nvidia-cudnn-cu13 and nvidia-cudnn-frontend beside torch")
+    endif()
+    add_library(coat_cudnn_frontend INTERFACE)
+    target_include_directories(coat_cudnn_frontend SYSTEM INTERFACE ${COAT_CUDNN_INCLUDE} ${COAT_CUDNN_FRONTEND_INCLUDE})
+    target_link_libraries(coat_cudnn_frontend INTERFACE ${CMAKE_DL_LIBS})
     add_library(coat_libtorch_cuda INTERFACE)
     target_link_libraries(coat_libtorch_cuda INTERFACE coat_libtorch ${_torch}/lib/libc10_cuda.so CUDA::cudart)
     target_link_options(coat_libtorch_cuda INTERFACE

@@ -55,7 +55,7 @@ const AttentionCore& attention_core(at::DeviceType device);
 // ATen's flash attention for the CPU, in FP32.
 const AttentionCore& cpu_attention_core();
 
-// cuDNN's and FlashAttention's through ATen, in BF16 with FP32 sums.
+// cuDNN's, in BF16 with FP32 sums.
 const AttentionCore& cuda_attention_core();
 
 }  // namespace coat::layers
