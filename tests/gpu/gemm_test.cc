@@ -252,6 +252,27 @@ TEST_F(GemmTest, GroupQuantizedResultOfRandomValues) {
   }
 }
 
+// The kernel of our own, at and beside the edges of its tiles of 192 x 128 and stages of 128.
+using GroupProductTest = GpuTest;
+
+TEST_F(GroupProductTest, EdgesOfTilesGiveTheTwinsBits) {
+  const Operands operands{kE4M3Tensor, kE4M3Tensor, Layout::kKMajor, Layout::kKMajor};
+  for (const Size& size :
+       {Size{1, 16, 16}, Size{63, 112, 128}, Size{192, 128, 112}, Size{193, 144, 256}, Size{191, 128, 640},
+        Size{2500, 272, 144}, Size{100, 4096, 4096}, Size{385, 1040, 129}}) {
+    ExactCase exact(operands, size);
+    for (const TensorFormat& format : {kE4M3Group16, kReferenceGroup16}) {
+      SCOPED_TRACE(describe(format) + ", m n k " + std::to_string(size.m) + " " + std::to_string(size.n) +
+                   " " + std::to_string(size.k));
+      PairedMatrix out(format, size.m, size.n);
+      cpu().gemm({exact.a().host(), exact.b().host(), operands.a_layout, operands.b_layout, out.host()}, {});
+      cuda().gemm(
+          {exact.a().device(), exact.b().device(), operands.a_layout, operands.b_layout, out.device()}, {});
+      EXPECT_TRUE(same_bits(out));
+    }
+  }
+}
+
 TEST_F(GemmTest, WideResultsAreStagedInPieces) {
   const Operands operands{kBf16, kBf16, Layout::kMnMajor, Layout::kMnMajor};
   const Size size{3000, 13824, 16};  // 166 MB of FP32: three pieces
