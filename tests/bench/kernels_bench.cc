@@ -221,7 +221,7 @@ void Bench::others() {
     kernels_.cross_entropy({rows, ids, nullptr, 1e-4f, loss.mutable_data_ptr<double>()}, stream_);
   });
   bytes("sum_of_squares, 131M", table.numel() * 4, [&] {
-    kernels_.sum_of_squares(data(table), Format::kFp32, table.numel(), loss.mutable_data_ptr<double>(),
+    kernels_.sum_of_squares({{data(table), Format::kFp32, table.numel()}}, loss.mutable_data_ptr<double>(),
                             stream_);
   });
 }

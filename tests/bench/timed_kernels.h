@@ -58,9 +58,9 @@ class TimedKernels final : public kernels::Kernels {
   void adamw(const kernels::AdamWArgs& args, kernels::Stream s) const override {
     profile_.around("adamw", [&] { kernels_.adamw(args, s); });
   }
-  void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out,
+  void sum_of_squares(const std::vector<kernels::SquaredArray>& arrays, double* out,
                       kernels::Stream s) const override {
-    profile_.around("sum_of_squares", [&] { kernels_.sum_of_squares(data, format, elements, out, s); });
+    profile_.around("sum_of_squares", [&] { kernels_.sum_of_squares(arrays, out, s); });
   }
   void clip_factor(const kernels::ClipFactorArgs& args, kernels::Stream s) const override {
     profile_.around("clip_factor", [&] { kernels_.clip_factor(args, s); });

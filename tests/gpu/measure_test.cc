@@ -1,7 +1,9 @@
 #include <cmath>
+#include <deque>
 #include <limits>
 
 #include "tests/gpu/paired.h"
+#include "worker/core/quant/bf16.h"
 
 namespace coat::gpu_test {
 namespace {
@@ -14,11 +16,34 @@ TEST_F(MeasureTest, SumOfSquaresHasTheTwinsBits) {
     for (const Fill fill : {Fill::kSpread, Fill::kZeros, Fill::kTiny}) {
       Paired<float> data(values(elements, fill, 1));
       Paired<double> sum(std::vector<double>{0.5});
-      cpu().sum_of_squares(data.host(), Format::kFp32, elements, sum.host(), {});
-      cuda().sum_of_squares(data.device(), Format::kFp32, elements, sum.device(), {});
+      cpu().sum_of_squares({{data.host(), Format::kFp32, elements}}, sum.host(), {});
+      cuda().sum_of_squares({{data.device(), Format::kFp32, elements}}, sum.device(), {});
       EXPECT_TRUE(same_bits(sum)) << elements << " elements, fill " << static_cast<int>(fill);
     }
   }
+}
+
+TEST_F(MeasureTest, ManyArraysInOneSumHaveTheTwinsBits) {
+  std::deque<Paired<float>> wide;
+  std::deque<Paired<std::uint16_t>> narrow;
+  std::vector<kernels::SquaredArray> host, device;
+  for (const std::int64_t elements : {70000, 1, 0, 65536, 65537, 300, 200001}) {
+    wide.emplace_back(values(elements, Fill::kSpread, wide.size()));
+    std::vector<std::uint16_t> codes;
+    for (const float value : values(elements, Fill::kSpread, 100 + narrow.size()))
+      codes.push_back(encode_bf16(value));
+    narrow.emplace_back(codes, narrow.size() % 2 == 0 ? 0 : 2);
+  }
+  for (std::size_t i = 0; i < wide.size(); ++i) {
+    host.push_back({wide[i].host(), Format::kFp32, wide[i].count()});
+    device.push_back({wide[i].device(), Format::kFp32, wide[i].count()});
+    host.push_back({narrow[i].host(), Format::kBf16, narrow[i].count()});
+    device.push_back({narrow[i].device(), Format::kBf16, narrow[i].count()});
+  }
+  Paired<double> sum(std::vector<double>{0.25});
+  cpu().sum_of_squares(host, sum.host(), {});
+  cuda().sum_of_squares(device, sum.device(), {});
+  EXPECT_TRUE(same_bits(sum));
 }
 
 TEST_F(MeasureTest, NonFiniteElementsShowInTheSum) {
@@ -27,7 +52,7 @@ TEST_F(MeasureTest, NonFiniteElementsShowInTheSum) {
     contents[69999] = bad;
     Paired<float> data(contents);
     Paired<double> sum(std::vector<double>{0});
-    cuda().sum_of_squares(data.device(), Format::kFp32, data.count(), sum.device(), {});
+    cuda().sum_of_squares({{data.device(), Format::kFp32, data.count()}}, sum.device(), {});
     EXPECT_FALSE(std::isfinite(sum.from_device()[0]));
   }
 }

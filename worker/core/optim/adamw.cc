@@ -76,10 +76,12 @@ kernels::Stream AdamW::stream() const {
 void AdamW::find_clip_factor() {
   sum_of_squares_.zero_();
   auto* sum = sum_of_squares_.mutable_data_ptr<double>();
+  std::vector<kernels::SquaredArray> gradients;
   for (const Parameter* parameter : parameters_.all()) {
-    kernels_.sum_of_squares(parameter->gradient.const_data_ptr(), gradient_format(*parameter),
-                            parameter->gradient.numel(), sum, stream());
+    gradients.push_back(
+        {parameter->gradient.const_data_ptr(), gradient_format(*parameter), parameter->gradient.numel()});
   }
+  kernels_.sum_of_squares(gradients, sum, stream());
   kernels_.clip_factor({.sum_of_squares = sum,
                         .clip_norm = options_.clip_norm,
                         .factor = clip_factor_.mutable_data_ptr<float>()},

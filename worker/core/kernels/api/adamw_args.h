@@ -99,6 +99,13 @@ struct AdamWErrors {
   ErrorSums update;
 };
 
+// FP32 or BF16 numbers whose squares are added.
+struct SquaredArray {
+  const void* data = nullptr;
+  Format format = Format::kFp32;
+  std::int64_t elements = 0;
+};
+
 // The clipping factor of a step from the gradients' sum of squares, all on the device.
 struct ClipFactorArgs {
   const double* sum_of_squares = nullptr;

@@ -14,7 +14,7 @@ void Kernels::unsupported(const char* operation) const {
 void Kernels::dequantize(ConstMatrix, Matrix, Stream) const { unsupported("dequantize"); }
 void Kernels::amax(ConstMatrix, float*, Stream) const { unsupported("amax"); }
 void Kernels::adamw_measured(const AdamWArgs&, AdamWErrors*, Stream) const { unsupported("adamw_measured"); }
-void Kernels::sum_of_squares(const void*, Format, std::int64_t, double*, Stream) const {
+void Kernels::sum_of_squares(const std::vector<SquaredArray>&, double*, Stream) const {
   unsupported("sum_of_squares");
 }
 void Kernels::quantization_error(ConstMatrix, ConstMatrix, ErrorSums*, Stream) const {

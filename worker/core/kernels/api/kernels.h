@@ -238,10 +238,8 @@ class Kernels {
   virtual void adamw(const AdamWArgs&, Stream) const { unsupported("adamw"); }
   // The same step with the error of what it stores measured on the way; waits for it.
   virtual void adamw_measured(const AdamWArgs&, AdamWErrors* errors, Stream) const;
-  // *out += sum of squares of FP32 or BF16 data; NaN or Inf in the data makes it non-finite. Double, fixed
-  // order.
-  virtual void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out,
-                              Stream) const;
+  // *out += sum of squares of all arrays; NaN or Inf among them makes it non-finite. Double, fixed order.
+  virtual void sum_of_squares(const std::vector<SquaredArray>& arrays, double* out, Stream) const;
   virtual void clip_factor(const ClipFactorArgs&, Stream) const { unsupported("clip_factor"); }
   // *sums += error of `stored` against `reference` (FP32 or BF16, no scaling).
   virtual void quantization_error(ConstMatrix reference, ConstMatrix stored, ErrorSums* sums, Stream) const;

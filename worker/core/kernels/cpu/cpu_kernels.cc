@@ -48,9 +48,8 @@ class CpuKernels final : public Kernels {
   void adamw_measured(const AdamWArgs& args, AdamWErrors* errors, Stream) const override {
     cpu::adamw(args, errors);
   }
-  void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out,
-                      Stream) const override {
-    cpu::sum_of_squares(data, format, elements, out);
+  void sum_of_squares(const std::vector<SquaredArray>& arrays, double* out, Stream) const override {
+    cpu::sum_of_squares(arrays, out);
   }
   void clip_factor(const ClipFactorArgs& args, Stream) const override { cpu::clip_factor(args); }
   void quantization_error(ConstMatrix reference, ConstMatrix stored, ErrorSums* sums, Stream) const override {

@@ -1,4 +1,5 @@
 // The gradients' norm and the clipping factor that follows from it.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -15,47 +16,70 @@ namespace {
 float to_float(float value) { return value; }
 float to_float(std::uint16_t code) { return decode_bf16(code); }
 
+// Elements whose squares are added in 8 lanes, and such blocks whose sums are added in order: what 8 threads
+// and one block of threads do.
+constexpr std::int64_t kBlock = 4096, kLanes = 8, kPart = 16 * kBlock;
+
 template <typename T>
-void add_squares(const T* data, std::int64_t elements, double* out) {
-  constexpr std::int64_t kBlock = 4096, kLanes = 8;
-  const std::int64_t blocks = (elements + kBlock - 1) / kBlock;
-  std::vector<double> sums(static_cast<std::size_t>(blocks));
-  at::parallel_for(0, blocks, 8, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t block = begin; block < end; ++block) {
-      const T* values = data + block * kBlock;
-      const std::int64_t n = std::min(kBlock, elements - block * kBlock);
-      double lane[kLanes] = {};
-      std::int64_t i = 0;
-      for (; i + kLanes <= n; i += kLanes) {
-        for (std::int64_t j = 0; j < kLanes; ++j) {
-          const double value = to_float(values[i + j]);
-          lane[j] += value * value;
-        }
+double sum_of_block(const T* values, std::int64_t n) {
+  double lane[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (std::int64_t j = 0; j < kLanes; ++j) {
+      const double value = to_float(values[i + j]);
+      lane[j] += value * value;
+    }
+  }
+  for (std::int64_t j = 0; i < n; ++i, ++j) {
+    const double value = to_float(values[i]);
+    lane[j] += value * value;
+  }
+  double sum = 0;
+  for (const double part : lane) sum += part;
+  return sum;
+}
+
+// The sums of an array's parts, behind those in `sums`.
+template <typename T>
+void add_parts(const T* data, std::int64_t elements, std::vector<double>& sums) {
+  const auto first = static_cast<std::int64_t>(sums.size()), parts = (elements + kPart - 1) / kPart;
+  sums.resize(static_cast<std::size_t>(first + parts));
+  at::parallel_for(0, parts, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t part = begin; part < end; ++part) {
+      double& sum = sums[static_cast<std::size_t>(first + part)];
+      const std::int64_t last = std::min(elements, (part + 1) * kPart);
+      for (std::int64_t at = part * kPart; at < last; at += kBlock) {
+        sum += sum_of_block(data + at, std::min(kBlock, last - at));
       }
-      for (std::int64_t j = 0; i < n; ++i, ++j) {
-        const double value = to_float(values[i]);
-        lane[j] += value * value;
-      }
-      double& sum = sums[static_cast<std::size_t>(block)];
-      for (const double part : lane) sum += part;
     }
   });
-  // Blocks in 256 lanes, and lanes by halves: what one block of 256 threads does.
+}
+
+// In 256 lanes, and lanes by halves: what one block of 256 threads does.
+double sum_of_parts(const std::vector<double>& sums) {
   constexpr std::size_t kSumLanes = 256;
   double total[kSumLanes] = {};
   for (std::size_t i = 0; i < sums.size(); ++i) total[i % kSumLanes] += sums[i];
   for (std::size_t width = kSumLanes / 2; width > 0; width /= 2) {
     for (std::size_t j = 0; j < width; ++j) total[j] += total[j + width];
   }
-  *out += total[0];
+  return total[0];
 }
 
 }  // namespace
 
-void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out) {
-  if (format == Format::kFp32) return add_squares(static_cast<const float*>(data), elements, out);
-  if (format == Format::kBf16) return add_squares(static_cast<const std::uint16_t*>(data), elements, out);
-  throw std::logic_error("sum_of_squares: the data must be FP32 or BF16");
+void sum_of_squares(const std::vector<SquaredArray>& arrays, double* out) {
+  std::vector<double> sums;
+  for (const SquaredArray& array : arrays) {
+    if (array.format == Format::kFp32) {
+      add_parts(static_cast<const float*>(array.data), array.elements, sums);
+    } else if (array.format == Format::kBf16) {
+      add_parts(static_cast<const std::uint16_t*>(array.data), array.elements, sums);
+    } else {
+      throw std::logic_error("sum_of_squares: the data must be FP32 or BF16");
+    }
+  }
+  *out += sum_of_parts(sums);
 }
 
 void clip_factor(const ClipFactorArgs& args) {

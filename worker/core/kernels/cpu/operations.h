@@ -27,7 +27,7 @@ void cross_entropy(const CrossEntropyArgs& args);
 void gemm(const GemmArgs& args);
 // errors: of what is stored, added; nullptr: not measured.
 void adamw(const AdamWArgs& args, AdamWErrors* errors);
-void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out);
+void sum_of_squares(const std::vector<SquaredArray>& arrays, double* out);
 void clip_factor(const ClipFactorArgs& args);
 void quantization_error(const ConstMatrix& reference, const ConstMatrix& stored, ErrorSums* sums);
 

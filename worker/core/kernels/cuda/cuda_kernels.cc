@@ -60,9 +60,8 @@ class CudaKernels final : public Kernels {
   void adamw_measured(const AdamWArgs& args, AdamWErrors* errors, Stream s) const override {
     cuda::adamw(args, errors, of(s));
   }
-  void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out,
-                      Stream s) const override {
-    cuda::sum_of_squares(data, format, elements, out, of(s));
+  void sum_of_squares(const std::vector<SquaredArray>& arrays, double* out, Stream s) const override {
+    cuda::sum_of_squares(arrays, out, of(s));
   }
   void clip_factor(const ClipFactorArgs& args, Stream s) const override { cuda::clip_factor(args, of(s)); }
   void quantization_error(ConstMatrix reference, ConstMatrix stored, ErrorSums* sums,

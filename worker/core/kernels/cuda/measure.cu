@@ -74,30 +74,68 @@ struct SquarePieces {
   }
 };
 
-// sums[block], by 8 threads a block of elements: lane j adds elements j, j + 8, ...; then the lanes are added
-// in order. `wide`: the data lies so that 16 bytes can be copied at once.
+// A SquaredArray as the kernel reads it. Its parts, a block of threads each, are numbered through with those
+// of all arrays.
+struct SquaredEntry {
+  const void* data;
+  Format format;
+  bool wide;  // lies so that 16 bytes can be copied at once
+  std::int64_t elements;
+  std::int64_t first_part;
+};
+constexpr int kPartBlocks = kSquareThreads / kSquareLanes;
+
+// One lane's squares of one of a part's blocks; the warp's others are near.
 template <typename T>
-__global__ void __launch_bounds__(kSquareThreads)
-    square_blocks_kernel(const T* data, std::int64_t elements, bool wide, std::int64_t blocks, double* sums) {
-  __shared__ SquarePieces<T> pieces[kSquareThreads / kWarp];
+__device__ double add_squares(const SquaredEntry& array, std::int64_t part, SquarePieces<T>& pieces) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kSquareLanes,
             own = static_cast<int>(threadIdx.x) % kWarp / kSquareLanes;
-  const std::int64_t first = (std::int64_t{blockIdx.x} * (kSquareThreads / kWarp) + warp) * kWarpBlocks;
-  const std::int64_t block = first + own, begin = block * kSquareBlock;
-  double mine = 0.0;
-  if (wide && (first + kWarpBlocks) * kSquareBlock <= elements) {
-    mine = pieces[warp].add(data + first * kSquareBlock, own, lane);
-  } else {
-    const std::int64_t end = begin + kSquareBlock < elements ? begin + kSquareBlock : elements;
-    for (std::int64_t i = begin + lane; i < end; i += kSquareLanes) {
-      const double value = to_float(data[i]);
-      mine = __fma_rn(value, value, mine);
-    }
+  const T* data = static_cast<const T*>(array.data);
+  const std::int64_t first = part * kPartBlocks + warp * kWarpBlocks;
+  if (array.wide && (first + kWarpBlocks) * kSquareBlock <= array.elements) {
+    return pieces.add(data + first * kSquareBlock, own, lane);
   }
+  const std::int64_t begin = (first + own) * kSquareBlock;
+  const std::int64_t end = begin + kSquareBlock < array.elements ? begin + kSquareBlock : array.elements;
+  double mine = 0.0;
+  for (std::int64_t i = begin + lane; i < end; i += kSquareLanes) {
+    const double value = to_float(data[i]);
+    mine = __fma_rn(value, value, mine);
+  }
+  return mine;
+}
+
+// sums[part], by 8 threads a block of elements: lane j adds elements j, j + 8, ...; then the lanes are added
+// in order, and the blocks.
+__global__ void __launch_bounds__(kSquareThreads)
+    square_parts_kernel(const SquaredEntry* arrays, int count, double* sums) {
+  constexpr int kWarps = kSquareThreads / kWarp;
+  __shared__ union {
+    SquarePieces<float> fp32[kWarps];
+    SquarePieces<std::uint16_t> bf16[kWarps];
+  } pieces;
+  __shared__ double blocks[kPartBlocks];
+  const std::int64_t number = blockIdx.x;
+  int low = 0, beyond = count;  // the last array that begins at or before the part
+  while (beyond - low > 1) {
+    const int middle = (low + beyond) / 2;
+    (arrays[middle].first_part <= number ? low : beyond) = middle;
+  }
+  const SquaredEntry array = arrays[low];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const double mine = array.format == Format::kFp32
+                          ? add_squares(array, number - array.first_part, pieces.fp32[warp])
+                          : add_squares(array, number - array.first_part, pieces.bf16[warp]);
   double sum = 0.0;
 #pragma unroll
   for (int j = 0; j < kSquareLanes; ++j) sum += __shfl_sync(kWholeWarp, mine, j, kSquareLanes);
-  if (lane == 0 && block < blocks) sums[block] = sum;
+  if (threadIdx.x % kSquareLanes == 0) blocks[threadIdx.x / kSquareLanes] = sum;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  double total = 0.0;
+#pragma unroll
+  for (int block = 0; block < kPartBlocks; ++block) total += blocks[block];
+  sums[number] = total;
 }
 
 // *total += values: thread j adds values j, j + 256, ... in order, then threads are added by halves. A
@@ -176,30 +214,34 @@ void add_error_sums(const ErrorSums* partial, int blocks, int sums_per_block, Er
   }
 }
 
-void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out,
-                    cudaStream_t stream) {
+void sum_of_squares(const std::vector<SquaredArray>& arrays, double* out, cudaStream_t stream) {
   constexpr const char* kName = "sum_of_squares";
-  if (format != Format::kFp32 && format != Format::kBf16) {
-    throw std::logic_error("sum_of_squares: the data must be FP32 or BF16");
+  constexpr std::int64_t kPart = kPartBlocks * kSquareBlock;
+  std::vector<SquaredEntry> entries;
+  std::int64_t parts = 0;
+  for (const SquaredArray& array : arrays) {
+    if (array.format != Format::kFp32 && array.format != Format::kBf16) {
+      throw std::logic_error("sum_of_squares: the data must be FP32 or BF16");
+    }
+    if (array.elements <= 0) continue;
+    const bool wide = reinterpret_cast<std::uintptr_t>(array.data) % 16 == 0;
+    entries.push_back({array.data, array.format, wide, array.elements, parts});
+    parts += (array.elements + kPart - 1) / kPart;
   }
-  if (elements <= 0) return;
-  const std::int64_t blocks = (elements + kSquareBlock - 1) / kSquareBlock;
-  double* sums = DeviceState::current().partial_sums().elements<double>(blocks, kName);
-  const auto square = [&]<typename T>(const T* values) {
-    const bool wide = reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
-    constexpr int kBlocksOfBlock = kSquareThreads / kSquareLanes;
-    const auto grid = static_cast<unsigned>((blocks + kBlocksOfBlock - 1) / kBlocksOfBlock);
-    square_blocks_kernel<<<grid, kSquareThreads, 0, stream>>>(values, elements, wide, blocks, sums);
-  };
-  if (format == Format::kFp32) {
-    square(static_cast<const float*>(data));
-  } else {
-    square(static_cast<const std::uint16_t*>(data));
-  }
+  if (entries.empty()) return;
+  DeviceState& state = DeviceState::current();
+  const auto count = static_cast<std::int64_t>(entries.size());
+  auto* table = state.tensor_table().elements<SquaredEntry>(count, kName);
+  check(cudaMemcpyAsync(table, entries.data(), entries.size() * sizeof(SquaredEntry), cudaMemcpyHostToDevice,
+                        stream),
+        kName);
+  double* sums = state.partial_sums().elements<double>(parts, kName);
+  square_parts_kernel<<<static_cast<unsigned>(parts), kSquareThreads, 0, stream>>>(
+      table, static_cast<int>(count), sums);
   check_launch(kName);
   check(cudaFuncSetAttribute(add_in_lanes_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRoundsBytes),
         kName);
-  add_in_lanes_kernel<<<1, kThreads, kRoundsBytes, stream>>>(sums, blocks, out);
+  add_in_lanes_kernel<<<1, kThreads, kRoundsBytes, stream>>>(sums, parts, out);
   check_launch(kName);
 }
 

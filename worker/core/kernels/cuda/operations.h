@@ -32,7 +32,7 @@ void cross_entropy(const CrossEntropyArgs& args, cudaStream_t stream);
 void gemm(const GemmArgs& args, cudaStream_t stream);
 // errors: of what is stored, added; nullptr: not measured.
 void adamw(const AdamWArgs& args, AdamWErrors* errors, cudaStream_t stream);
-void sum_of_squares(const void* data, Format format, std::int64_t elements, double* out, cudaStream_t stream);
+void sum_of_squares(const std::vector<SquaredArray>& arrays, double* out, cudaStream_t stream);
 void clip_factor(const ClipFactorArgs& args, cudaStream_t stream);
 void quantization_error(const ConstMatrix& reference, const ConstMatrix& stored, ErrorSums* sums,
                         cudaStream_t stream);

@@ -15,14 +15,14 @@ TEST(SumOfSquaresTest, IsExactToFp64AndSeesNonFiniteValues) {
     std::vector<float> values = normal_values(count, 16, 1e15);
     double expected = 2, found = 2;
     for (const float value : values) expected += double{value} * double{value};
-    cpu_kernels().sum_of_squares(values.data(), Format::kFp32, count, &found, {});
+    cpu_kernels().sum_of_squares({{values.data(), Format::kFp32, count}}, &found, {});
     EXPECT_NEAR(found / expected, 1, 1e-12);
     if (count == 0) continue;
     for (const float bad :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       values.back() = bad;
       double sum = 0;
-      cpu_kernels().sum_of_squares(values.data(), Format::kFp32, count, &sum, {});
+      cpu_kernels().sum_of_squares({{values.data(), Format::kFp32, count}}, &sum, {});
       EXPECT_FALSE(std::isfinite(sum));
     }
   }
@@ -37,12 +37,27 @@ TEST(SumOfSquaresTest, Bf16IsTheSumOfItsValues) {
       value = decode_bf16(codes.back());
     }
     double from_codes = 0, from_values = 0;
-    cpu_kernels().sum_of_squares(codes.data(), Format::kBf16, count, &from_codes, {});
-    cpu_kernels().sum_of_squares(values.data(), Format::kFp32, count, &from_values, {});
+    cpu_kernels().sum_of_squares({{codes.data(), Format::kBf16, count}}, &from_codes, {});
+    cpu_kernels().sum_of_squares({{values.data(), Format::kFp32, count}}, &from_values, {});
     EXPECT_EQ(from_codes, from_values);
   }
   double sum = 0;
-  EXPECT_THROW(cpu_kernels().sum_of_squares(&sum, Format::kE4M3, 1, &sum, {}), std::logic_error);
+  EXPECT_THROW(cpu_kernels().sum_of_squares({{&sum, Format::kE4M3, 1}}, &sum, {}), std::logic_error);
+}
+
+TEST(SumOfSquaresTest, ManyArraysAreOneSum) {
+  std::vector<std::vector<float>> values;
+  std::vector<SquaredArray> arrays;
+  double expected = 0, found = 0;
+  for (const std::int64_t count : {70'000, 3, 0, 65'536, 4096}) values.push_back(normal_values(count, 18));
+  for (const std::vector<float>& each : values) {
+    arrays.push_back({each.data(), Format::kFp32, static_cast<std::int64_t>(each.size())});
+    for (const float value : each) expected += double{value} * double{value};
+  }
+  cpu_kernels().sum_of_squares(arrays, &found, {});
+  EXPECT_NEAR(found / expected, 1, 1e-12);
+  cpu_kernels().sum_of_squares({}, &found, {});
+  EXPECT_NEAR(found / expected, 1, 1e-12) << "nothing is added";
 }
 
 float factor_of(double sum_of_squares, double clip_norm) {

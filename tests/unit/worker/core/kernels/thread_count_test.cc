@@ -220,7 +220,7 @@ TEST_F(ThreadCountTest, OptimizerAndErrors) {
     cpu_kernels().adamw_measured(args, errors.data(), {});
     cpu_kernels().quantization_error(reference.view(), stored.view(), sums.data(), {});
     std::vector<double> squares(1);
-    cpu_kernels().sum_of_squares(gradient.data(), Format::kFp32, kCount, squares.data(), {});
+    cpu_kernels().sum_of_squares({{gradient.data(), Format::kFp32, kCount}}, squares.data(), {});
     Bytes all;
     append(all, state.value);
     append(all, state.m.data);
