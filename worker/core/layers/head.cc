@@ -84,9 +84,9 @@ at::Tensor losses_and_gradients(const LayerContext& context, const HeadWeights& 
 }  // namespace
 
 std::int64_t head_chunk_tokens(std::int64_t vocab, std::int64_t tokens) {
-  constexpr std::int64_t kLogitBytes = 16 << 20;
-  constexpr std::int64_t kFewest = 256;
-  return std::min(tokens, std::max(kFewest, kLogitBytes / (4 * vocab)));
+  constexpr std::int64_t kLogitBytes = 128 << 20;
+  constexpr std::int64_t kUnit = 256;
+  return std::min(tokens, std::max(kUnit, kLogitBytes / (4 * vocab) / kUnit * kUnit));
 }
 
 RmsNormSaved final_norm_saved(const LayerContext& context, const at::Tensor& h) {

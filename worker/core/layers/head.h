@@ -40,7 +40,9 @@ double head_loss(const LayerContext& context, const HeadWeights& weights, const 
 // FP32 logits [rows, vocab] of every row of h.
 at::Tensor head_logits(const LayerContext& context, const HeadWeights& weights, const at::Tensor& h);
 
-// Tokens whose logits exist at once: about 16 MiB of FP32 logits, at least 256 tokens.
+// Tokens whose logits exist at once: up to 128 MiB of FP32 logits, at least 256 tokens. Fewer would make the
+// weight's FP32 gradient, to which each chunk adds, the longest way to memory: 256 tokens of 32,000 logits
+// reached 300 TFLOP/s on an H200.
 std::int64_t head_chunk_tokens(std::int64_t vocab, std::int64_t tokens);
 
 }  // namespace coat::layers

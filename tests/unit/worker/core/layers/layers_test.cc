@@ -261,7 +261,7 @@ TEST(Embedding, ForwardRoundsRowsAndBackwardAddsThem) {
 // More logits than one chunk holds: chunks must not show.
 TEST(Head, AgreesWithAutogradAcrossChunks) {
   const LayerContext context = cpu_context(recipe("bf16"));
-  const std::int64_t tokens = 300, hidden = 12, vocab = 20'000;
+  const std::int64_t tokens = 300, hidden = 12, vocab = 132'000;
   ASSERT_LT(head_chunk_tokens(vocab, tokens), tokens);
   ParameterRegistry registry;
   HeadWeights weights{&random_parameter(registry, "norm", {hidden}, 1),
