@@ -251,7 +251,8 @@ bool suits_group_product(const BlasProduct& product, const DeviceMatrix& out) {
   const auto suits = [](const BlasOperand& operand) {
     return operand.format == Format::kE4M3 && operand.summed_is_contiguous;
   };
-  return suits(product.a) && suits(product.b) && is_grouped(out) && out.cols % kGroup == 0 && product.k > 0 &&
+  const bool on_border = reinterpret_cast<std::uintptr_t>(out.data) % sizeof(uint4) == 0;
+  return suits(product.a) && suits(product.b) && is_grouped(out) && on_border && product.k > 0 &&
          product.m < kMost && product.n < kMost && product.k < kMost;
 }
 
