@@ -7,7 +7,6 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <unordered_map>
 
@@ -17,6 +16,8 @@
 #include <cudnn_frontend.h>
 
 #include <ATen/ops/empty.h>
+
+#include "worker/core/base/error.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
@@ -56,12 +57,13 @@ Piece piece_of(const AttentionShape& shape) {
 }
 
 void check(fe::error_t error) {
-  if (error.is_bad()) throw std::runtime_error("attention: cuDNN: " + error.get_message());
+  if (error.is_bad()) throw DeviceFaultError("attention: cuDNN: " + error.get_message());
 }
 void check(cudnnStatus_t status) {
-  if (status != CUDNN_STATUS_SUCCESS) {
-    throw std::runtime_error(std::string("attention: cuDNN: ") + fe::detail::get_error_string(status));
-  }
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  const std::string message = std::string("attention: cuDNN: ") + fe::detail::get_error_string(status);
+  if (status == CUDNN_STATUS_ALLOC_FAILED) throw OutOfDeviceMemoryError(message);
+  throw DeviceFaultError(message);
 }
 
 cudnnHandle_t handle_of(const LayerContext& context) {
@@ -70,7 +72,7 @@ cudnnHandle_t handle_of(const LayerContext& context) {
   if (is_new) {
     constexpr const char* kLibrary = "libcudnn.so.9";
     if (fe::cudnn_dlhandle == nullptr) fe::cudnn_dlhandle = dlopen(kLibrary, RTLD_NOW);
-    if (fe::cudnn_dlhandle == nullptr) throw std::runtime_error(std::string("attention: ") + dlerror());
+    if (fe::cudnn_dlhandle == nullptr) throw DeviceFaultError(std::string("attention: ") + dlerror());
     check(fe::detail::create_handle(&place->second));
   }
   check(fe::detail::set_stream(place->second, static_cast<cudaStream_t>(context.stream.handle)));
@@ -165,7 +167,7 @@ bool cudnn_backward(const LayerContext& context, const CudnnBackwardArgs& args) 
       const Plan& plan = plan_of(context, handle, shape, piece);
       if (!plan.is_usable())
         return false;  // the last piece's alone is not, if any: the caller does all again
-      if (!workspace.defined()) {
+      if (!workspace.defined() || workspace.numel() < plan.workspace_bytes()) {
         workspace = at::empty({std::max(plan.workspace_bytes(), std::int64_t{1})},
                               at::TensorOptions(context.device).dtype(at::kByte));
       }
