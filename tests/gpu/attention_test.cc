@@ -4,7 +4,6 @@
 #include "tests/gpu/paired.h"
 #include "worker/core/base/cuda_device.h"
 #include "worker/core/layers/attention_core.h"
-#include "worker/core/layers/cudnn_backward.h"
 
 namespace coat::gpu_test {
 namespace {
@@ -158,14 +157,17 @@ TEST_F(AttentionTest, EqualRunsGiveEqualBits) {
   }
 }
 
+std::int64_t workspace_bytes(const AttentionShape& shape) {
+  return layers::attention_core(at::kCUDA).backward_workspace_bytes(shape);
+}
+
 TEST_F(AttentionTest, WorkspaceIsBounded) {
   constexpr std::int64_t kMost = std::int64_t{1} << 30;
   for (const AttentionShape& shape : {AttentionShape{2, 256, 4, 2, 64}, AttentionShape{8, 2048, 32, 8, 128},
                                       AttentionShape{1, 8192, 8, 4, 64}}) {
-    EXPECT_GT(layers::cudnn_backward_workspace_bytes(shape), 0) << describe(shape);
-    EXPECT_LE(layers::cudnn_backward_workspace_bytes(shape), kMost) << describe(shape);
+    EXPECT_GT(workspace_bytes(shape), 0) << describe(shape);
+    EXPECT_LE(workspace_bytes(shape), kMost) << describe(shape);
   }
-  EXPECT_EQ(layers::cudnn_backward_workspace_bytes({1, 32768, 8, 8, 128}), 0) << "a head does not fit";
 }
 
 // What would take more is done in pieces, of sequences or of heads: each has what it has alone, where cuDNN
@@ -175,8 +177,7 @@ TEST_F(AttentionTest, PiecesAreWhatTheyAreAlone) {
                                                    {{1, 8192, 8, 4, 64}, {0, 1, 1, 2}}};
   for (const auto& [shape, part] : cases) {
     SCOPED_TRACE(describe(shape));
-    ASSERT_LT(layers::cudnn_backward_workspace_bytes(shape),
-              2 * shape.sequences * shape.heads * shape.length * shape.length)
+    ASSERT_LT(workspace_bytes(shape), 2 * shape.sequences * shape.heads * shape.length * shape.length)
         << "it is one piece";
     Attention whole(shape);
     Attention alone = whole.alone(part);
