@@ -180,6 +180,18 @@ __global__ void __launch_bounds__(kRowThreads, blocks_for_kept<K, X>())
   join_amax(amax, magnitude_of_halves(halves));
 }
 
+// Sums that backward needs of a row.
+template <typename Norm>
+inline constexpr int kBackwardSums = Norm::kCentred ? 2 : 1;
+
+struct RowRange {
+  std::int64_t first, last;  // last is beyond
+};
+__device__ inline RowRange rows_of_block(std::int64_t rows, std::int64_t rows_per_block) {
+  const std::int64_t first = blockIdx.x * rows_per_block;
+  return {first, first + rows_per_block < rows ? first + rows_per_block : rows};
+}
+
 // What backward needs of a row beside its elements.
 struct RowStatistics {
   float mean = 0, rstd = 0;
@@ -231,11 +243,10 @@ template <typename K, typename Norm, typename X, typename Y>
 __global__ void __launch_bounds__(kRowThreads, kIsTyped<X>&& K::chunks <= 2 ? 2 : 1)
     norm_backward_kernel(X x, Norm norm, const float* means, const float* rstds, Y dy, Y dx,
                          std::int64_t rows_per_block, float* partial) {
-  constexpr int kSums = Norm::kCentred ? 2 : 1;
+  constexpr int kSums = kBackwardSums<Norm>;
   __shared__ typename RowSums<kSums>::Places places;
   RowSums<kSums> row_sums(places);
-  const std::int64_t first = blockIdx.x * rows_per_block;
-  const std::int64_t last = first + rows_per_block < x.rows ? first + rows_per_block : x.rows;
+  const auto [first, last] = rows_of_block(x.rows, rows_per_block);
   const auto width = static_cast<float>(x.cols);
   RowChunks<K> w, dw{};
   if constexpr (Norm::kWeighted) {
@@ -296,11 +307,10 @@ __global__ void __launch_bounds__(kRowThreads)
     norm_backward_by_reading_kernel(DeviceMatrix x, Norm norm, const float* means, const float* rstds,
                                     DeviceMatrix dy, DeviceMatrix dx, std::int64_t rows_per_block,
                                     float* partial) {
-  constexpr int kSums = Norm::kCentred ? 2 : 1;
+  constexpr int kSums = kBackwardSums<Norm>;
   __shared__ typename RowSums<kSums>::Places places;
   RowSums<kSums> row_sums(places);
-  const std::int64_t first = blockIdx.x * rows_per_block;
-  const std::int64_t last = first + rows_per_block < x.rows ? first + rows_per_block : x.rows;
+  const auto [first, last] = rows_of_block(x.rows, rows_per_block);
   const auto width = static_cast<float>(x.cols);
   float* dweight = partial + std::int64_t{blockIdx.x} * x.cols;
   for (std::int64_t row = first; row < last; ++row) {
