@@ -1,6 +1,7 @@
 #include "worker/core/kernels/cuda/check.h"
 #include "worker/core/kernels/cuda/device_state.h"
-#include "worker/core/kernels/cuda/norm_rows.cuh"
+#include "worker/core/kernels/cuda/norm_backward.cuh"
+#include "worker/core/kernels/cuda/norm_forward.cuh"
 #include "worker/core/kernels/cuda/operations.h"
 #include "worker/core/kernels/cuda/scaling.h"
 
