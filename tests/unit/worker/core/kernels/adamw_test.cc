@@ -40,6 +40,29 @@ TEST(AdamWKernelTest, Fp32MomentsFollowTheFormulaInFp64) {
   }
 }
 
+// The step's size lies in the denominator, which must neither be zero nor infinite before it should.
+// The update has about seven roundings, the value two.
+TEST(AdamWKernelTest, LearningRatesFromZeroToOne) {
+  std::vector<float> initial = normal_values(1000, 5);
+  initial[3] = 0.0f;
+  const std::vector<float> gradient = normal_values(1000, 6);
+  for (const float rate : {0.0f, 0x1p-149f, 1e-38f, 1e-30f, 1e-12f, 1.0f}) {
+    State state(kPlain, initial);
+    AdamWArgs args = args_of(kPlain, 1);
+    args.learning_rate = rate;
+    run(state, gradient, args);
+    if (rate == 0.0f) {
+      EXPECT_EQ(state.value, initial) << "nothing is learnt";
+    }
+    for (std::size_t i = 0; i < initial.size(); ++i) {
+      const double g = gradient[i], p = initial[i];
+      const double exact = p - double{rate} * (g / (std::fabs(g) + 1e-8) + 0.1 * p);
+      ASSERT_NEAR(double{state.value[i]}, exact, (2 * std::fabs(p) + 8.0 * double{rate}) * 0x1p-24 + 0x1p-125)
+          << rate << " " << i;
+    }
+  }
+}
+
 // COAT.md 5.2 fact 11: quantization changes only what is kept for the next step.
 TEST(AdamWKernelTest, TheFirstStepDoesNotDependOnTheFormat) {
   const std::vector<float> initial = normal_values(1000, 2), gradient = lognormal(1000, 3);
