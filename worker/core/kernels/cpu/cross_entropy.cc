@@ -33,17 +33,6 @@ double row_loss(float* logits, std::int64_t n, std::int64_t target, float gradie
   return std::log(static_cast<double>(sum)) + static_cast<double>(shift) - target_logit;
 }
 
-// Row r in lane r % 32, each lane in order, the lanes by halves: what a warp does.
-double sum_of(const std::vector<double>& losses) {
-  constexpr std::size_t kLanes = 32;
-  double lane[kLanes] = {};
-  for (std::size_t row = 0; row < losses.size(); ++row) lane[row % kLanes] += losses[row];
-  for (std::size_t width = kLanes / 2; width > 0; width /= 2) {
-    for (std::size_t j = 0; j < width; ++j) lane[j] += lane[j + width];
-  }
-  return lane[0];
-}
-
 }  // namespace
 
 void cross_entropy(const CrossEntropyArgs& args) {
@@ -71,7 +60,7 @@ void cross_entropy(const CrossEntropyArgs& args) {
           static_cast<double>(mask) * row_loss(values, cols, target, args.gradient_scale * mask);
     }
   });
-  *args.loss_sum += sum_of(losses);
+  *args.loss_sum += sum_in_lanes<32>(losses);  // of a warp
 }
 
 }  // namespace coat::kernels::cpu

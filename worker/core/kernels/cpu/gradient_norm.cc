@@ -7,6 +7,7 @@
 
 #include <ATen/Parallel.h>
 
+#include "worker/core/kernels/cpu/lane_sum.h"
 #include "worker/core/kernels/cpu/operations.h"
 #include "worker/core/quant/bf16.h"
 
@@ -55,17 +56,6 @@ void add_parts(const T* data, std::int64_t elements, std::vector<double>& sums) 
   });
 }
 
-// In 256 lanes, and lanes by halves: what one block of 256 threads does.
-double sum_of_parts(const std::vector<double>& sums) {
-  constexpr std::size_t kSumLanes = 256;
-  double total[kSumLanes] = {};
-  for (std::size_t i = 0; i < sums.size(); ++i) total[i % kSumLanes] += sums[i];
-  for (std::size_t width = kSumLanes / 2; width > 0; width /= 2) {
-    for (std::size_t j = 0; j < width; ++j) total[j] += total[j + width];
-  }
-  return total[0];
-}
-
 }  // namespace
 
 void sum_of_squares(const std::vector<SquaredArray>& arrays, double* out) {
@@ -79,7 +69,7 @@ void sum_of_squares(const std::vector<SquaredArray>& arrays, double* out) {
       throw std::logic_error("sum_of_squares: the data must be FP32 or BF16");
     }
   }
-  *out += sum_of_parts(sums);
+  *out += sum_in_lanes<256>(sums);  // of a block
 }
 
 void clip_factor(const ClipFactorArgs& args) {

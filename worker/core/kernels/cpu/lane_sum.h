@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace coat::kernels::cpu {
 
@@ -34,6 +36,17 @@ inline float lane_sum(std::int64_t n, Term term) {
     total += group[0];
   }
   return total;
+}
+
+// values[i] in lane i % kLanes, each lane in order from 0, and the lanes by halves: what as many threads do.
+template <std::size_t kLanes>
+double sum_in_lanes(const std::vector<double>& values) {
+  double lane[kLanes] = {};
+  for (std::size_t i = 0; i < values.size(); ++i) lane[i % kLanes] += values[i];
+  for (std::size_t width = kLanes / 2; width > 0; width /= 2) {
+    for (std::size_t j = 0; j < width; ++j) lane[j] += lane[j + width];
+  }
+  return lane[0];
 }
 
 }  // namespace coat::kernels::cpu
