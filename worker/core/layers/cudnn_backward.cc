@@ -68,15 +68,15 @@ void check(cudnnStatus_t status) {
 
 cudnnHandle_t handle_of(const LayerContext& context) {
   static auto& handles = *new std::map<int, cudnnHandle_t>();
-  const auto [place, is_new] = handles.try_emplace(context.device.index(), nullptr);
-  if (is_new) {
+  cudnnHandle_t& handle = handles[context.device.index()];
+  if (handle == nullptr) {
     constexpr const char* kLibrary = "libcudnn.so.9";
     if (fe::cudnn_dlhandle == nullptr) fe::cudnn_dlhandle = dlopen(kLibrary, RTLD_NOW);
     if (fe::cudnn_dlhandle == nullptr) throw DeviceFaultError(std::string("attention: ") + dlerror());
-    check(fe::detail::create_handle(&place->second));
+    check(fe::detail::create_handle(&handle));
   }
-  check(fe::detail::set_stream(place->second, static_cast<cudaStream_t>(context.stream.handle)));
-  return place->second;
+  check(fe::detail::set_stream(handle, static_cast<cudaStream_t>(context.stream.handle)));
+  return handle;
 }
 
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kDOut, kStats, kDq, kDk, kDv };
@@ -133,7 +133,7 @@ class Plan {
   }
 
  private:
-  mutable fe::graph::Graph graph_;
+  fe::graph::Graph graph_;
   bool usable_ = false;
   std::int64_t workspace_ = 0;
 };

@@ -1,5 +1,5 @@
 // Products: brings operands into a form that cuBLASLt takes, and its result into the format that was asked
-// for.
+// for; E4M3 into groups is made by group_product.h from the same form.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
